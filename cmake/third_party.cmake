@@ -1,0 +1,8 @@
+# The pinned archives of scripts/deps/pypi.lock, built as targets of ours with their sources by name.
+# scripts/deps/fetch.sh fills QUIRE_DEPS_DIR; a missing folder is one clear sentence.
+set(QUIRE_LLAMA_DIR "${QUIRE_DEPS_DIR}/llama.cpp")
+if(NOT EXISTS "${QUIRE_LLAMA_DIR}/ggml/include/ggml.h")
+  message(FATAL_ERROR "The pinned sources are not in ${QUIRE_DEPS_DIR}: run scripts/deps/fetch.sh first.")
+endif()
+include(cmake/ggml.cmake)
+include(cmake/jinja.cmake)
