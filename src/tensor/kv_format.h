@@ -102,6 +102,9 @@ class KvLayout {
   std::int64_t page_bytes() const { return page_bytes_; }
   std::int64_t bytes_per_token() const { return page_bytes_ / page_size_; }
   const std::vector<KvLayerShape>& layers() const { return shapes_; }
+  // The same layout with pages `page_stride` bytes apart (page_first; at least page_stride()): what kv/slabs
+  // asks for where the groups' strides have no common multiple of a sane size.
+  KvLayout padded_to(std::int64_t page_stride) const;
   // The view of layer `layer` (index in the group). `arena` is the arena's base address; static scales
   // (tensor, layer_head) are given by the caller, device pointers.
   KvView view(void* arena, int layer, const float* k_scale, const float* v_scale) const;
@@ -120,7 +123,11 @@ class KvLayout {
   std::vector<Layer> layers_;
 };
 
-// Rows inside a page are aligned to 64 bytes where the row is at least that long.
+// Rows are dense: no padding between tokens, heads, K and V or layers, so rows of 64 bytes (or a multiple)
+// are aligned to 64 bytes and others to what their length gives. Token scales lie at the end of the page.
+// Only the page stride is padded, to 64 bytes or to as much of that as costs at most 1 % (never less than
+// the longest element). layer_first: planes of all pages, each aligned to 64 bytes, one per layer and K, V,
+// scales; it fits a model with one group, whose ids then run over the whole arena.
 Result<KvLayout> make_kv_layout(const std::vector<KvLayerShape>& layers, const KvFormat& format,
                                 std::int32_t page_size, PageOrder order, std::int64_t pages_total);
 
