@@ -1,0 +1,13 @@
+// How much memory this process may use: the machine's, or less if a control group (v1 or v2) says so.
+#pragma once
+
+#include <string>
+
+#include "platform/platform.h"
+
+namespace quire::platform::cpu {
+
+// Reads <root>/proc and <root>/sys/fs/cgroup; root is "" but for tests.
+MemoryInfo read_memory(const std::string& root);
+
+}  // namespace quire::platform::cpu

@@ -1,0 +1,53 @@
+#include "platform/platform.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <optional>
+
+#include "platform/entry.h"
+
+namespace quire::platform {
+
+std::string_view to_string(Kind kind) { return kind == Kind::cpu ? "cpu" : "cuda"; }
+
+namespace {
+
+// The N of "cuda:N", 0 for "cuda"; nothing when the name is not of that form.
+std::optional<int> cuda_ordinal(std::string_view name) {
+  constexpr std::string_view kName = "cuda";
+  if (name.substr(0, kName.size()) != kName) return std::nullopt;
+  name.remove_prefix(kName.size());
+  if (name.empty()) return 0;
+  if (name.front() != ':' || name.size() < 2) return std::nullopt;
+  int ordinal = -1;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + 1, end, ordinal);
+  if (error != std::errc() || stop != end || ordinal < 0) return std::nullopt;
+  return ordinal;
+}
+
+// "cpu, cuda:0, cuda:1" or "cpu (cuda: not in this build)".
+std::string existing_devices() {
+  const int count = cuda::device_count();
+  if (count == 0) return fmt::format("cpu ({})", cuda::line());
+  std::string names = "cpu";
+  for (int i = 0; i < count; ++i) names += fmt::format(", cuda:{}", i);
+  return names;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> open_device(std::string_view name, const ThreadPlan& threads) {
+  if (name == "cpu") return cpu::open(threads);
+  const std::optional<int> ordinal = cuda_ordinal(name);
+  if (!ordinal) return bad_input(fmt::format("unknown device \"{}\": there is {}", name, existing_devices()));
+  if (*ordinal > 0 && *ordinal >= cuda::device_count() && cuda::device_count() > 0) {
+    return bad_input(fmt::format("no device \"{}\": there is {}", name, existing_devices()));
+  }
+  return cuda::open(*ordinal);
+}
+
+std::vector<std::string> platform_lines() { return {cpu::line(), cuda::line()}; }
+
+}  // namespace quire::platform
