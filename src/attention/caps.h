@@ -58,6 +58,7 @@ struct KvFormatSet {
   std::uint32_t types = 0;    // bit(DType)
   std::uint32_t scales = 0;   // bit(KvScaleKind)
   std::uint32_t packings = bit(KvPacking::plain);
+  bool mixed = false;         // K and V may differ in type
 };
 
 struct Box {
@@ -116,10 +117,18 @@ struct Backend {
   std::unique_ptr<Attention> (*make)(const Problem& problem, platform::Device& device);
 };
 
-// nullopt: the row can serve it.
+// nullopt: the row can serve it. Else the smallest clash: one fact that no box takes (both facts of the
+// Reason name it), or two that no box takes together (facts[0] is the one to change first).
 std::optional<Reason> supports(const Backend& row, const Problem& problem);
 
-// The table of this build for a platform, in order of priority; reference is last. table.cc is the list.
+inline constexpr std::int32_t kMaxPageSize = 256;
+// Page sizes that some box of the row takes (of those boxes that take `given` of the problem, if given),
+// the nearest to problem.page_size above and below it, nearest first; empty: none at all.
+std::vector<std::int32_t> nearest_page_sizes(const Backend& row, const Problem& problem,
+                                             std::optional<Fact> given = std::nullopt);
+
+// The table of this build for a platform, in order of priority; reference is last; empty: the platform is
+// not in this build. table.cc is the list.
 std::span<const Backend> backends(platform::Kind platform);
 const Backend* find_backend(std::span<const Backend> table, std::string_view name);
 

@@ -109,7 +109,8 @@ struct StepShape {
   std::int32_t prefix_group_count = 0;
 };
 
-// int32 [total_q, index_heads, k]: logical key indices, ascending, -1 padded.
+// int32 [total_q, index_heads, k]: logical key indices, ascending, -1 padded. It only narrows: a key is
+// visible iff the mask shows it and the list of the row and of index head h * index_heads / q_heads has it.
 struct SparseIndex {
   std::uint32_t size = sizeof(SparseIndex);
   const std::int32_t* index = nullptr;

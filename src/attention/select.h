@@ -38,7 +38,9 @@ struct Refusal {
 struct Pick {
   Call call;                 // with the page size and order solved
   const Backend* backend = nullptr;
+  bool pinned = false;            // the user named the row
   std::vector<Refusal> refused;   // every other row that cannot serve it
+  std::vector<std::string> able;  // every other row that could
 };
 
 struct Selection {
@@ -53,5 +55,8 @@ struct Selection {
 // chosen rows have no common size (names the two that clash).
 Result<Selection> select(std::span<const Backend> table, const std::vector<Call>& calls, const Wish& wish,
                          PageOrder default_order);
+
+// One line for the page size and one per call: the choice, and why each other row was refused.
+std::string explain(const Selection& selection);
 
 }  // namespace quire::attention
