@@ -18,9 +18,9 @@
 namespace quire::checkpoint {
 
 struct JsonLimits {
-  std::size_t bytes = std::size_t{64} << 20;
+  std::size_t bytes = std::size_t{16} << 20;
   std::size_t depth = 64;
-  std::size_t nodes = std::size_t{8} << 20;
+  std::size_t nodes = std::size_t{1} << 20;
 };
 
 // Parses `text` into *out; `name` is what messages call it ("config.json"). On an error *out is null.
@@ -33,6 +33,7 @@ class JsonView {
 
   const std::string& where() const { return where_; }  // "config.json" or "config.json: rope_scaling"
   bool has(std::string_view key) const;
+  bool is_null(std::string_view key) const;  // present, with the value null
   bool is_object(std::string_view key) const;
   bool is_string(std::string_view key) const;
   bool is_array(std::string_view key) const;
