@@ -1,0 +1,144 @@
+// `quire chat`: a conversation on the terminal. Line editing and history come from libedit.
+#include <editline/readline.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/answer_report.h"
+#include "cli/command.h"
+#include "cli/log.h"
+
+namespace quire::cli {
+
+namespace {
+
+// Set by Ctrl-C: ends the answer, not the program.
+volatile std::sig_atomic_t interrupted = 0;
+void on_interrupt(int) { interrupted = 1; }
+
+struct Chat {
+  std::shared_ptr<Settings> settings = std::make_shared<Settings>();
+  std::string model;
+  std::string system;
+  Options options;
+  SamplingFlags sampling;
+};
+
+// One line of input, or nothing at the end. Without a terminal there is no prompt and no editing.
+std::optional<std::string> read_input() {
+  if (isatty(STDIN_FILENO) == 0) {
+    std::string line;
+    if (!std::getline(std::cin, line)) return std::nullopt;
+    return line;
+  }
+  char* line = readline("> ");
+  if (line == nullptr) return std::nullopt;
+  std::string text(line);
+  if (!text.empty()) add_history(line);
+  std::free(line);
+  return text;
+}
+
+Status save(const std::vector<Message>& messages, const std::string& path) {
+  std::ofstream output(path);
+  nlohmann::ordered_json array = nlohmann::ordered_json::array();
+  for (const Message& message : messages) array.push_back({{"role", message.role}, {"content", message.content}});
+  output << array.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n";
+  if (!output.flush()) return bad_input(fmt::format("{}: cannot be written", path));
+  return {};
+}
+
+Result<std::string> answer(const Chat& chat, Session& session, const std::vector<Message>& messages) {
+  TextRequest request;
+  request.messages = messages;
+  request.max_tokens = chat.sampling.max_tokens;
+  request.sampling = effective_sampling(*chat.settings, chat.sampling, session.defaults());
+  request.sequence_index = messages.size();
+  request.stop = chat.sampling.stop;
+  request.ignore_eos = chat.sampling.ignore_eos;
+  const Result<RequestId> id = session.submit(request);
+  if (!id.ok()) return id.error();
+  interrupted = 0;
+  std::string text;
+  std::vector<TextOutput> outputs;
+  bool more = true;
+  while (more) {
+    outputs.clear();
+    more = session.step(outputs);
+    for (const TextOutput& output : outputs) {
+      text += output.text;
+      std::fwrite(output.text.data(), 1, output.text.size(), stdout);
+      std::fflush(stdout);
+      if (output.finish != Finish::none) fmt::print(stderr, "\n{}", figures(output, session.engine().info()));
+    }
+    if (interrupted != 0) {
+      session.cancel(id.value());
+      interrupted = 0;
+    }
+  }
+  fmt::print("\n");
+  return text;
+}
+
+// False: leave the program.
+bool command(const std::string& line, const Chat& chat, std::vector<Message>* messages) {
+  if (line == "/quit" || line == "/exit") return false;
+  if (line == "/reset") {
+    messages->clear();
+    if (!chat.system.empty()) messages->push_back({"system", chat.system});
+    fmt::print("conversation cleared\n");
+  } else if (line.rfind("/save ", 0) == 0) {
+    const Status status = save(*messages, line.substr(6));
+    fmt::print("{}\n", status.ok() ? fmt::format("{} messages saved", messages->size()) : status.error().message);
+  } else {
+    fmt::print("commands: /reset, /save FILE, /quit; Ctrl-C stops an answer\n");
+  }
+  return true;
+}
+
+Status run_chat(const Chat& chat) {
+  QUIRE_TRY(session, Session::open(chat.model, chat.options));
+  log_engine(session->engine().info(), false);
+  std::signal(SIGINT, on_interrupt);
+  std::vector<Message> messages;
+  if (!chat.system.empty()) messages.push_back({"system", chat.system});
+  while (const std::optional<std::string> line = read_input()) {
+    if (line->empty()) continue;
+    if (line->front() == '/') {
+      if (!command(*line, chat, &messages)) break;
+      continue;
+    }
+    messages.push_back({"user", *line});
+    const Result<std::string> text = answer(chat, *session, messages);
+    if (text.ok()) {
+      messages.push_back({"assistant", text.value()});
+    } else {
+      messages.pop_back();
+      fmt::print("{}\n", text.error().message);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Command make_chat(CLI::App& root) {
+  auto chat = std::make_shared<Chat>();
+  CLI::App* app = root.add_subcommand("chat", "talk with the model (/reset, /save FILE, Ctrl-C stops an answer)");
+  app->add_option("MODEL", chat->model, "a Hugging Face folder or a .gguf file")->required();
+  app->add_option("--system", chat->system, "system message");
+  add_engine_settings(*chat->settings, &chat->options);
+  add_sampling_settings(*chat->settings, &chat->sampling);
+  chat->settings->attach(*app);
+  return {app, chat->settings, [chat] { return run_chat(*chat); }};
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,47 @@
+// `quire config`: the effective values of all options and where each came from.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+
+namespace quire::cli {
+
+namespace {
+
+struct Config {
+  std::shared_ptr<Settings> settings = std::make_shared<Settings>();
+  bool json = false;
+  Options options;
+  SamplingFlags sampling;
+};
+
+Status print_config(const Config& config) {
+  if (config.json) {
+    nlohmann::ordered_json json = nlohmann::ordered_json::object();
+    for (const Setting& setting : config.settings->all()) {
+      json[setting.name] = {{"value", setting.show()}, {"origin", to_string(setting.origin)}};
+    }
+    fmt::print("{}\n", json.dump());
+    return {};
+  }
+  for (const Setting& setting : config.settings->all()) {
+    fmt::print("{:<28} {:<20} {}\n", setting.name, setting.show(), to_string(setting.origin));
+  }
+  return {};
+}
+
+}  // namespace
+
+Command make_config(CLI::App& root) {
+  auto config = std::make_shared<Config>();
+  CLI::App* app = root.add_subcommand("config", "print the effective options and their origins");
+  app->add_flag("--json", config->json, "print one JSON object");
+  add_engine_settings(*config->settings, &config->options);
+  add_sampling_settings(*config->settings, &config->sampling);
+  config->settings->attach(*app);
+  return {app, config->settings, [config] { return print_config(*config); }};
+}
+
+}  // namespace quire::cli

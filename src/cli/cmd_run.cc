@@ -1,0 +1,163 @@
+// `quire run`: one prompt, or many as one continuous batch.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli/answer_report.h"
+#include "cli/command.h"
+#include "cli/log.h"
+#include "cli/prompts_file.h"
+
+namespace quire::cli {
+
+namespace {
+
+struct Run {
+  std::shared_ptr<Settings> settings = std::make_shared<Settings>();
+  std::string model;
+  std::string prompt;
+  std::string file;
+  std::string ids;
+  std::string prompts;
+  bool has_prompt = false;
+  bool chat = false;
+  bool json = false;
+  bool explain = false;
+  Options options;
+  SamplingFlags sampling;
+};
+
+Result<TextRequest> single_request(const Run& run, const Session& session) {
+  const int sources = int{run.has_prompt} + int{!run.file.empty()} + int{!run.ids.empty()};
+  if (sources > 1) return bad_input("more than one prompt: give one of -p, -f and --ids");
+  TextRequest request;
+  if (!run.ids.empty()) {
+    if (run.chat) return bad_input("--chat needs text: give -p or -f instead of --ids");
+    QUIRE_TRY(ids, parse_ids(run.ids));
+    request.ids = std::move(ids);
+  } else if (run.has_prompt) {
+    request.text = run.prompt;
+  } else {
+    QUIRE_TRY(text, read_file(run.file.empty() ? "-" : run.file));
+    request.text = std::move(text);
+  }
+  if (run.chat) request.messages = {Message{"user", request.text}};
+  request.max_tokens = run.sampling.max_tokens;
+  request.sampling = effective_sampling(*run.settings, run.sampling, session.defaults());
+  request.stop = run.sampling.stop;
+  request.ignore_eos = run.sampling.ignore_eos;
+  return request;
+}
+
+void print_line(const nlohmann::ordered_json& json) {
+  const std::string line = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+Status run_single(const Run& run, Session& session) {
+  QUIRE_TRY(request, single_request(run, session));
+  QUIRE_TRY_STATUS([&]() -> Status {
+    const Result<RequestId> id = session.submit(request);
+    return id.ok() ? Status() : Status(id.error());
+  }());
+  AnswerReport report;
+  std::vector<TextOutput> outputs;
+  bool more = true;
+  while (more) {
+    outputs.clear();
+    more = session.step(outputs);
+    for (TextOutput& output : outputs) {
+      report.text += output.text;
+      report.tokens.insert(report.tokens.end(), output.tokens.begin(), output.tokens.end());
+      if (!run.json && !output.text.empty()) {
+        std::fwrite(output.text.data(), 1, output.text.size(), stdout);
+        std::fflush(stdout);
+      }
+      if (output.finish != Finish::none) report.end = std::move(output);
+    }
+  }
+  if (run.json) {
+    print_line(to_json(report, session.engine().info()));
+  } else {
+    fmt::print("\n");
+    std::fflush(stdout);
+    fmt::print(stderr, "{}\n", figures(report.end, session.engine().info()));
+  }
+  return {};
+}
+
+Status run_many(const Run& run, Session& session) {
+  QUIRE_TRY(text, read_file(run.prompts));
+  TextRequest base;
+  base.max_tokens = run.sampling.max_tokens;
+  base.sampling = effective_sampling(*run.settings, run.sampling, session.defaults());
+  base.stop = run.sampling.stop;
+  base.ignore_eos = run.sampling.ignore_eos;
+  QUIRE_TRY(requests, parse_prompts(text, base, run.chat));
+  std::map<RequestId, std::size_t> index_of;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const Result<RequestId> id = session.submit(requests[i]);
+    if (!id.ok()) {
+      return Error{id.error().code, fmt::format("{} line {}: {}", run.prompts, i + 1, id.error().message)};
+    }
+    index_of[id.value()] = i;
+  }
+  std::vector<AnswerReport> reports(requests.size());
+  std::vector<bool> done(requests.size(), false);
+  std::size_t next = 0;  // lines come out in the order of the file
+  std::vector<TextOutput> outputs;
+  bool more = true;
+  while (more) {
+    outputs.clear();
+    more = session.step(outputs);
+    for (TextOutput& output : outputs) {
+      const std::size_t index = index_of.at(output.id);
+      AnswerReport& report = reports[index];
+      report.text += output.text;
+      report.tokens.insert(report.tokens.end(), output.tokens.begin(), output.tokens.end());
+      done[index] = output.finish != Finish::none;
+      if (done[index]) report.end = std::move(output);
+    }
+    for (; next < reports.size() && done[next]; ++next) {
+      nlohmann::ordered_json json = to_json(reports[next], session.engine().info());
+      json["index"] = next;
+      print_line(json);
+      reports[next] = {};
+    }
+  }
+  return {};
+}
+
+Status run_command(Run& run) {
+  if (!run.prompts.empty() && (run.has_prompt || !run.file.empty() || !run.ids.empty())) {
+    return bad_input("--prompts brings its own prompts: leave out -p, -f and --ids");
+  }
+  QUIRE_TRY(session, Session::open(run.model, run.options));
+  log_engine(session->engine().info(), run.explain);
+  return run.prompts.empty() ? run_single(run, *session) : run_many(run, *session);
+}
+
+}  // namespace
+
+Command make_run(CLI::App& root) {
+  auto run = std::make_shared<Run>();
+  CLI::App* app = root.add_subcommand("run", "answer one prompt, or many as one batch");
+  app->add_option("MODEL", run->model, "a Hugging Face folder or a .gguf file")->required();
+  app->add_option("-p,--prompt", run->prompt, "the prompt")->each([run](const std::string&) { run->has_prompt = true; });
+  app->add_option("-f,--file", run->file, "read the prompt from a file (- or nothing: standard input)");
+  app->add_option("--ids", run->ids, "the prompt as token ids: 1,2,3");
+  app->add_option("--prompts", run->prompts, "many prompts, one JSON object a line; prints one JSON object a line");
+  app->add_flag("--chat", run->chat, "put the prompt into the model's chat template");
+  app->add_flag("--json", run->json, "print one JSON object instead of text");
+  app->add_flag("--explain", run->explain, "print why each decision fell as it did (stderr)");
+  add_engine_settings(*run->settings, &run->options);
+  add_sampling_settings(*run->settings, &run->sampling);
+  run->settings->attach(*app);
+  return {app, run->settings, [run] { return run_command(*run); }};
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,56 @@
+#include "cli/command.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <charconv>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+namespace quire::cli {
+
+Error check_failed_error() { return Error{static_cast<Code>(1), ""}; }
+
+Result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
+  std::vector<std::int32_t> ids;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (at != end) {
+    if (*at == ',' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t') {
+      ++at;
+      continue;
+    }
+    std::int32_t id = 0;
+    const auto [next, error] = std::from_chars(at, end, id);
+    if (error != std::errc() || id < 0) {
+      return bad_input(fmt::format("token ids: '{}' is not a token id; give them as 1,2,3",
+                                   std::string(at, std::min(end, at + 16))));
+    }
+    ids.push_back(id);
+    at = next;
+  }
+  if (ids.empty()) return bad_input("token ids: none given; give them as 1,2,3");
+  return ids;
+}
+
+Result<std::string> read_file(const std::string& path) {
+  std::ostringstream text;
+  if (path == "-") {
+    text << std::cin.rdbuf();
+    return text.str();
+  }
+  std::ifstream input(path, std::ios::binary);
+  if (!input) return bad_input(fmt::format("{}: the file cannot be read", path));
+  text << input.rdbuf();
+  if (input.bad()) return bad_input(fmt::format("{}: the file cannot be read", path));
+  return text.str();
+}
+
+std::int64_t peak_rss_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace quire::cli

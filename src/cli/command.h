@@ -1,0 +1,53 @@
+// A command of the program: its flags on a CLI11 sub-command, and what it does. Each cmd_*.cc makes one or a
+// few; main.cc holds the list.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/options.h"
+#include "cli/settings.h"
+
+namespace CLI {
+class App;
+}
+
+namespace quire::cli {
+
+// Flags that every command has.
+struct Common {
+  std::string config_file;
+  std::string log_level = "warn";
+  std::string log_format = "text";
+};
+
+struct Command {
+  CLI::App* app = nullptr;
+  std::shared_ptr<Settings> settings;   // applied before run; null: none
+  std::function<Status()> run;          // an error ends the program with its code
+};
+
+Command make_run(CLI::App& root);
+Command make_chat(CLI::App& root);
+Command make_score(CLI::App& root);
+Command make_tokenize(CLI::App& root);
+Command make_detokenize(CLI::App& root);
+Command make_render(CLI::App& root);
+Command make_backends(CLI::App& root);
+Command make_verify(CLI::App& root);
+Command make_info(CLI::App& root);
+Command make_config(CLI::App& root);
+std::vector<Command> make_bench(CLI::App& root);   // device, attention, step
+
+// The code of a Status whose message was said already: a failed check.
+Error check_failed_error();
+
+// Token ids as "1,2,3".
+Result<std::vector<std::int32_t>> parse_ids(const std::string& text);
+Result<std::string> read_file(const std::string& path);   // "-": standard input
+std::int64_t peak_rss_bytes();
+
+}  // namespace quire::cli

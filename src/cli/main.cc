@@ -1,0 +1,109 @@
+// The program `quire`: the list of commands, and the way from a Status to an exit code.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/nearest.h"
+#include "cli/command.h"
+#include "cli/log.h"
+#include "cli/version.h"
+
+namespace quire::cli {
+
+namespace {
+
+// Flags and command names of an app, for messages about unknown ones.
+std::vector<std::string> known_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(sub->get_name());
+  return names;
+}
+
+int report(const Error& error) {
+  if (!error.message.empty()) fmt::print(stderr, "quire: {}\n", error.message);
+  return static_cast<int>(error.code);
+}
+
+// What CLI11 refuses, in our words and with our exit code.
+int report_parse_error(const CLI::ParseError& error, const CLI::App& app) {
+  std::string message = error.what();
+  const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  if (unknown) {
+    const std::vector<std::string> rest = app.remaining(true);
+    const std::string name = rest.empty() ? "" : rest.front().substr(0, rest.front().find('='));
+    const std::vector<std::string> known = known_names(app);
+    const std::vector<std::string_view> views(known.begin(), known.end());
+    message = fmt::format("unknown argument {}{}", name, did_you_mean(name, views));
+  }
+  fmt::print(stderr, "quire: {}\n", message);
+  return static_cast<int>(Code::bad_input);
+}
+
+void add_common(CLI::App& app, Common* common) {
+  app.add_option("--config", common->config_file, "file of options, key = value")->group("Everywhere");
+  app.add_option("--log-level", common->log_level, "debug|info|warn|error|off")->group("Everywhere")->capture_default_str();
+  app.add_option("--log-format", common->log_format, "text|json, to stderr")->group("Everywhere")->capture_default_str();
+}
+
+Status run_command(const Command& command, const Common& common) {
+  QUIRE_TRY_STATUS(set_up_log(common.log_level, common.log_format));
+  if (command.settings) {
+    QUIRE_TRY_STATUS(command.settings->apply(common.config_file));
+  } else if (!common.config_file.empty()) {
+    return bad_input(fmt::format("--config: the command {} has no options that a file could set", command.app->get_name()));
+  }
+  return command.run();
+}
+
+std::vector<Command> all_commands(CLI::App& root) {
+  std::vector<Command> commands = {make_run(root),    make_chat(root),     make_score(root),  make_tokenize(root),
+                                   make_detokenize(root), make_render(root), make_backends(root), make_verify(root),
+                                   make_info(root),   make_config(root)};
+  for (Command& command : make_bench(root)) commands.push_back(std::move(command));
+  return commands;
+}
+
+// The innermost command that was named; its app holds the arguments that nobody took.
+const CLI::App& named_app(const CLI::App& app) {
+  const std::vector<CLI::App*> named = app.get_subcommands();
+  return named.empty() ? app : named_app(*named.front());
+}
+
+int main(int argc, char** argv) {
+  CLI::App root("quire: an LLM inference engine over one paged KV cache", "quire");
+  bool version = false;
+  bool version_json = false;
+  root.add_flag("--version", version, "version, commit, build, instruction sets");
+  root.add_flag("--json", version_json, "with --version: as JSON");
+  Common common;
+  const std::vector<Command> commands = all_commands(root);
+  for (const Command& command : commands) add_common(*command.app, &common);
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return root.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return report_parse_error(error, named_app(root));
+  }
+  if (version) {
+    fmt::print("{}\n", version_json ? version_as_json() : version_as_text());
+    return 0;
+  }
+  for (const Command& command : commands) {
+    if (!command.app->parsed()) continue;
+    const Status status = run_command(command, common);
+    return status.ok() ? 0 : report(status.error());
+  }
+  fmt::print("{}", named_app(root).help());
+  return named_app(root).get_name() == "quire" ? 0 : static_cast<int>(Code::bad_input);
+}
+
+}  // namespace
+
+}  // namespace quire::cli
+
+int main(int argc, char** argv) { return quire::cli::main(argc, argv); }

@@ -1,0 +1,28 @@
+// The two lists of settings that commands share: the engine's and the sampler's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/settings.h"
+#include "quire/session.h"
+
+namespace quire::cli {
+
+// Every engine option of cli.md, stored into `options` (which outlives the settings).
+void add_engine_settings(Settings& settings, Options* options);
+
+// What a user said about sampling; unsaid values come from the model's generation_config.json.
+struct SamplingFlags {
+  std::int32_t max_tokens = 0;
+  Sampling sampling;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+};
+void add_sampling_settings(Settings& settings, SamplingFlags* flags);
+
+// flags > environment > file > the model's defaults (used when do_sample is true) > greedy.
+Sampling effective_sampling(const Settings& settings, const SamplingFlags& flags, const GenerationDefaults& defaults);
+
+}  // namespace quire::cli

@@ -1,0 +1,17 @@
+// The file of `run --prompts`: one JSON object a line with "prompt", "ids" or "messages" and, if wanted,
+// max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, frequency_penalty, presence_penalty,
+// seed, stop, ignore_eos, logit_bias. Unsaid values are those of the command line.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "quire/session.h"
+
+namespace quire::cli {
+
+// `chat`: a "prompt" becomes one user message for the chat template. The i-th request has sequence index i,
+// so that equal seeds draw apart. An error names the line.
+Result<std::vector<TextRequest>> parse_prompts(const std::string& text, const TextRequest& base, bool chat);
+
+}  // namespace quire::cli

@@ -1,0 +1,59 @@
+// Settings: the options of a command as one list. A value comes from a flag, else from the environment
+// (QUIRE_PAGE_SIZE for --page-size), else from the file given by --config, else it is the default; every
+// value remembers where it came from (`quire config` prints that). Unknown keys of the file are refused.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace CLI {
+class App;
+}
+
+namespace quire::cli {
+
+enum class Origin { standard, file, environment, flag };
+std::string_view to_string(Origin origin);  // "default", "file", "environment", "flag"
+
+struct Setting {
+  std::string name;                                    // "page-size": the flag without its dashes
+  std::string group;                                   // heading in --help
+  std::string value_name;                              // "N"; empty: a switch without a value
+  std::string help;
+  bool repeats = false;                                // may be given several times
+  std::function<Status(const std::string&)> set;       // parses and stores; messages without the flag's name
+  std::function<std::string()> show;                   // the present value, as text
+  Origin origin = Origin::standard;
+};
+
+class Settings {
+ public:
+  void add(Setting setting);
+  // Registers every setting as a flag. The app and this object outlive the parse.
+  void attach(CLI::App& app);
+  // After the parse: applies file, environment and flags in that order of rising strength.
+  Status apply(const std::string& config_file);
+  const std::vector<Setting>& all() const { return settings_; }
+  bool given(std::string_view name) const;             // not the default
+
+ private:
+  Status apply_file(const std::string& config_file);
+  Status apply_one(Setting& setting, const std::vector<std::string>& values, Origin origin);
+
+  std::vector<Setting> settings_;
+  std::vector<std::vector<std::string>> flag_values_;  // beside settings_
+};
+
+// Parsers for the usual kinds; each stores through the pointer, which outlives the setting.
+std::function<Status(const std::string&)> into(std::string* target);
+std::function<Status(const std::string&)> into(std::int32_t* target, std::int64_t low, std::int64_t high);
+std::function<Status(const std::string&)> into(std::uint64_t* target);
+std::function<Status(const std::string&)> into(float* target, double low, double high);
+std::function<Status(const std::string&)> into_switch(bool* target);               // on/off, true/false, 1/0
+std::function<Status(const std::string&)> into_bytes(std::int64_t* target);        // 512M, 2GiB, auto
+
+}  // namespace quire::cli

@@ -1,0 +1,146 @@
+// The public Session (quire/session.h): text around an Engine.
+#include "quire/session.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "session/answer.h"
+#include "session/messages_json.h"
+#include "session/text_model.h"
+
+namespace quire {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class SessionImpl final : public Session {
+ public:
+  SessionImpl(std::unique_ptr<session::TextModel> text, std::unique_ptr<Engine> engine)
+      : text_(std::move(text)), engine_(std::move(engine)) {}
+
+  Engine& engine() override { return *engine_; }
+  const GenerationDefaults& defaults() const override { return text_->defaults(); }
+  Result<RequestId> submit(const TextRequest& request) override;
+  void cancel(RequestId id) override;
+  bool step(std::vector<TextOutput>& outputs) override;
+  Result<std::vector<std::int32_t>> tokenize(std::string_view text, bool add_special_tokens) const override;
+  Result<std::string> detokenize(const std::vector<std::int32_t>& ids, bool skip_special_tokens) const override;
+  Result<std::string> render(const std::vector<Message>& messages) const override;
+
+ private:
+  Result<session::RenderedChat> render_chat(const std::vector<Message>& messages) const;
+  Result<std::vector<std::int32_t>> prompt_of(const TextRequest& request) const;
+  void deliver(const Output& output, std::vector<TextOutput>& outputs);
+
+  std::unique_ptr<session::TextModel> text_;
+  std::unique_ptr<Engine> engine_;
+  std::map<RequestId, session::Answer> answers_;
+  std::vector<Output> engine_outputs_;
+};
+
+Result<session::RenderedChat> SessionImpl::render_chat(const std::vector<Message>& messages) const {
+  QUIRE_TRY(chat_template, text_->chat_template());
+  session::ChatInputs inputs;
+  inputs.messages = session::messages_json(messages);
+  inputs.bos_token = text_->template_tokens().bos_token;
+  inputs.eos_token = text_->template_tokens().eos_token;
+  return chat_template->render(inputs);
+}
+
+Result<std::vector<std::int32_t>> SessionImpl::prompt_of(const TextRequest& request) const {
+  if (!request.ids.empty()) return request.ids;
+  if (request.messages.empty()) return tokenize(request.text, request.add_special_tokens);
+  QUIRE_TRY(chat, render_chat(request.messages));
+  QUIRE_TRY(tokenizer, text_->tokenizer());
+  tokenizer::EncodeOptions options;
+  options.add_special = false;  // the template writes its own
+  options.plain = chat.user;    // a special token that a user wrote stays text
+  return tokenizer->encode(chat.text, options);
+}
+
+Result<RequestId> SessionImpl::submit(const TextRequest& request) {
+  QUIRE_TRY(prompt, prompt_of(request));
+  if (prompt.empty()) return bad_input("the prompt has no token: give at least one character or id");
+  const Result<const tokenizer::Tokenizer*> tokenizer = text_->tokenizer();
+  if (!request.stop.empty() && !tokenizer.ok()) return tokenizer.error();
+  QUIRE_TRY(stops, tokenizer::StopMatcher::create(request.stop));
+
+  Request engine_request;
+  engine_request.prompt = std::move(prompt);
+  engine_request.max_tokens = request.max_tokens;
+  engine_request.sampling = request.sampling;
+  if (!request.ignore_eos) engine_request.stop_tokens = text_->end_tokens();
+  engine_request.sequence_index = request.sequence_index;
+  QUIRE_TRY(id, engine_->submit(std::move(engine_request)));
+  answers_.emplace(id, session::Answer(tokenizer.ok() ? tokenizer.value() : nullptr, std::move(stops)));
+  return id;
+}
+
+void SessionImpl::cancel(RequestId id) { engine_->cancel(id); }
+
+void SessionImpl::deliver(const Output& output, std::vector<TextOutput>& outputs) {
+  const auto found = answers_.find(output.id);
+  if (found == answers_.end()) return;  // ended by a stop string before; later tokens are dropped
+  session::Answer& answer = found->second;
+  TextOutput text;
+  text.id = output.id;
+  for (const std::int32_t token : output.tokens) {
+    if (answer.stopped()) break;
+    text.text += answer.push(token);
+    text.tokens.push_back(token);
+  }
+  text.finish = output.finish;
+  if (answer.stopped()) {
+    text.finish = Finish::stop;
+    if (output.finish == Finish::none) engine_->cancel(output.id);
+  } else if (output.finish != Finish::none) {
+    text.text += answer.flush();
+  }
+  if (text.finish != Finish::none) {
+    text.prompt_tokens = output.prompt_tokens;
+    text.completion_tokens = answer.tokens();
+    text.cached_tokens = output.cached_tokens;
+    text.first_token_s = answer.first_token_s();
+    text.finish_s = answer.age_s();
+    answers_.erase(found);
+  }
+  outputs.push_back(std::move(text));
+}
+
+bool SessionImpl::step(std::vector<TextOutput>& outputs) {
+  engine_outputs_.clear();
+  const bool more = engine_->step(engine_outputs_);
+  for (const Output& output : engine_outputs_) deliver(output, outputs);
+  return more;
+}
+
+Result<std::vector<std::int32_t>> SessionImpl::tokenize(std::string_view text, bool add_special_tokens) const {
+  QUIRE_TRY(tokenizer, text_->tokenizer());
+  tokenizer::EncodeOptions options;
+  options.add_special = add_special_tokens;
+  return tokenizer->encode(text, options);
+}
+
+Result<std::string> SessionImpl::detokenize(const std::vector<std::int32_t>& ids, bool skip_special_tokens) const {
+  QUIRE_TRY(tokenizer, text_->tokenizer());
+  return tokenizer->decode(ids, skip_special_tokens);
+}
+
+Result<std::string> SessionImpl::render(const std::vector<Message>& messages) const {
+  QUIRE_TRY(chat, render_chat(messages));
+  return chat.text;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> Session::open(const std::string& model, const Options& options) {
+  QUIRE_TRY(text, session::TextModel::load(model));
+  QUIRE_TRY(engine, Engine::open(model, options));
+  return std::unique_ptr<Session>(std::make_unique<SessionImpl>(std::move(text), std::move(engine)));
+}
+
+}  // namespace quire

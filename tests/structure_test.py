@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""The tree keeps its shape, and the check that says so finds a planted violation of each kind."""
+import pathlib
+import shutil
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import check_structure  # noqa: E402
+
+PLANTED = {
+    "check_layers": ("src/kv/planted.h", '#pragma once\n#include "engine/engine.h"\n'),
+    "check_backends_apart": ("src/attention/backends/cpu/planted.h",
+                             '#pragma once\n#include "attention/backends/reference/reference.h"\n'),
+    "check_vendor": ("src/model/planted.h", "#pragma once\n#ifdef __CUDA_ARCH__\n#endif\n"),
+    "check_sizes": ("src/base/planted.h", "#pragma once\n" + "// line\n" * 501),
+    "check_banned": ("src/base/planted.h", "#pragma once\nusing namespace std;\n"),
+    "check_machine_paths": ("docs/PLANTED.md", "see /work/thing\n"),
+    "check_doc_paths": ("docs/PLANTED.md", "see `src/nowhere/at_all.h`\n"),
+}
+
+
+class Structure(unittest.TestCase):
+    def test_tree_is_clean(self):
+        self.assertEqual(check_structure.violations(ROOT), [])
+
+    def test_planted_violations_are_found(self):
+        for check, (name, text) in PLANTED.items():
+            with self.subTest(check), tempfile.TemporaryDirectory() as folder:
+                root = pathlib.Path(folder)
+                (root / "docs").mkdir()
+                shutil.copytree(ROOT / "src", root / "src")
+                before = check_structure.violations(root)
+                target = root / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text)
+                new = set(check_structure.violations(root)) - set(before)
+                self.assertTrue(any(line.startswith(check + ":") for line in new), new)
+
+
+if __name__ == "__main__":
+    unittest.main()
