@@ -102,6 +102,13 @@ struct GatherRows {                     // y[i] = x[index[i]]
   TensorView y;
 };
 
+// y = x, same shape, rank 2 or 3. Any strides, last axis dense; an axis of x with stride 0 repeats (one rope
+// row for all heads).
+struct Copy {
+  TensorView x;
+  TensorView y;
+};
+
 // if add: x += add (in place). y = x / rms(x) * weight; y may be x when add is empty. With `heads` > 1 in a
 // rank-3 view the norm is over the last axis of every head.
 struct RmsNorm {
@@ -317,6 +324,7 @@ class Ops {
   virtual void end_step(const EndStep& args, platform::Stream& stream) = 0;
   virtual void embed(const Embed& args, platform::Stream& stream) = 0;
   virtual void gather_rows(const GatherRows& args, platform::Stream& stream) = 0;
+  virtual void copy(const Copy& args, platform::Stream& stream) = 0;
   virtual void rms_norm(const RmsNorm& args, platform::Stream& stream) = 0;
   virtual void linear(const Linear& args, platform::Stream& stream) = 0;
   virtual void head_linear(const HeadLinear& args, platform::Stream& stream) = 0;
