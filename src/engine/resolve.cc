@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/nearest.h"
 #include "engine/limits.h"
-#include "engine/nearest.h"
 #include "ops/ops.h"
 
 namespace quire::engine {
@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 2> kLoadNames = {"auto", "dummy"};
 bool one_of(std::string_view name, Names names) { return std::find(names.begin(), names.end(), name) != names.end(); }
 
 Error unknown(std::string_view what, std::string_view flag, std::string_view value, Names names) {
-  return bad_input(fmt::format("{} \"{}\" (--{}) is not known: {}", what, value, flag, name_hint(value, names)));
+  return bad_input(fmt::format("{} \"{}\" of --{} is not known{}", what, value, flag, did_you_mean(value, names)));
 }
 
 // value 0 is auto; anything else must lie in [1, most].

@@ -1,0 +1,73 @@
+// Executor: puts one step on the stream. A step without extend rows is a decode step: its row count is rounded
+// up to a bucket, and the work from begin_step to the logits is recorded once per bucket and replayed. Steps
+// with extend rows, and every step when graphs are off, call the same function eagerly: at the same bucket
+// the bits are the same.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/step_buffers.h"
+#include "model/model.h"
+#include "ops/ops.h"
+#include "platform/platform.h"
+
+namespace quire::engine {
+
+// What the host knows of a step when it launches it; the rest is on the device.
+struct StepLaunch {
+  std::int32_t decode_rows = 0;    // sequences with one token; a decode step's are padded to a bucket
+  std::int32_t extend_rows = 0;    // sequences with more
+  std::int32_t total_q = 0;        // token rows, padding included
+  std::int32_t longest_extend = 0; // tokens of the longest extend row
+  std::int32_t logit_rows = 0;     // rows of upload.logit_hidden, padding included
+  std::span<const std::int32_t> extend_prefix;  // [extend_rows] keys before this step's own
+  std::span<const std::int32_t> extend_q_len;   // [extend_rows]
+};
+
+// Mask of a KV group, as StepShape wants it.
+struct GroupMask {
+  attention::MaskKind kind = attention::MaskKind::causal;
+  std::int32_t width = 0;
+};
+
+class Executor {
+ public:
+  // All references outlive the executor.
+  struct Parts {
+    StepBuffers& buffers;
+    model::Model& model;
+    ops::Ops& ops;
+    platform::Stream& stream;
+    std::span<const model::BoundCall> calls;
+    std::span<const GroupMask> masks;
+    std::int32_t padded_kv_len = 0;
+  };
+  explicit Executor(const Parts& parts);
+
+  // 1, 2, 4, ... and max_batch itself, ascending.
+  static std::vector<std::int32_t> buckets_of(std::int32_t max_batch);
+  std::int32_t bucket(std::int32_t rows) const;
+  // Records every bucket; nothing runs. Afterwards forward() replays decode steps.
+  void record();
+  std::int64_t graph_nodes() const;
+
+  // Enqueues a step up to its logits. True when it was a replay.
+  bool forward(const StepLaunch& launch);
+  // logits [rows, vocab] of hidden rows [begin, begin + rows): for scoring.
+  void logits_of(std::int32_t begin, std::int32_t rows);
+
+ private:
+  void enqueue(const StepLaunch& launch);
+  void begin(const StepLaunch& launch);
+  model::StepContext context() { return {parts_.stream, parts_.ops, parts_.calls}; }
+
+  Parts parts_;
+  std::vector<std::int32_t> buckets_;
+  std::vector<std::unique_ptr<platform::Graph>> graphs_;  // per bucket; empty: eager
+  std::vector<model::GroupInputs> inputs_;                // per group, reused
+};
+
+}  // namespace quire::engine

@@ -1,0 +1,260 @@
+#include "engine/parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/limits.h"
+
+namespace quire::engine {
+namespace {
+
+// A recorded operation: its closure and the graph's own header. Arguments of the largest ops are some 600 bytes.
+constexpr std::int64_t kGraphNodeBytes = 640;
+constexpr std::int64_t kGraphNodesPerLayer = 14;
+constexpr std::int64_t kGraphNodesPerStep = 24;
+
+class Assembler {
+ public:
+  Assembler(const std::string& path, const Options& options)
+      : path_(path), options_(options), parts_(std::make_unique<EngineParts>()) {}
+
+  Result<std::unique_ptr<EngineParts>> run() {
+    QUIRE_TRY_STATUS(decide());
+    QUIRE_TRY_STATUS(load());
+    QUIRE_TRY_STATUS(list());
+    QUIRE_TRY_STATUS(allocate());
+    QUIRE_TRY_STATUS(bind());
+    return std::move(parts_);
+  }
+
+ private:
+  Status decide();
+  Status check_ops();
+  Status load();
+  Status list();
+  Status allocate();
+  Status bind();
+  Status bind_kv();
+  ops::OpsLimits ops_limits() const;
+  attention::Limits attention_limits(const attention::Pick& pick) const;
+  model::ModelLimits model_limits() const {
+    return {parts_->spec.max_total_q(), parts_->spec.max_context, parts_->spec.max_running};
+  }
+  StepLimits step_limits() const;
+
+  const std::string& path_;
+  const Options& options_;
+  std::unique_ptr<EngineParts> parts_;
+  model::ModelSpec model_spec_;
+};
+
+Status Assembler::decide() {
+  QUIRE_TRY(checkpoint, checkpoint::open_checkpoint(path_));
+  parts_->checkpoint = std::move(checkpoint);
+  QUIRE_TRY(model_spec, model::read_spec(*parts_->checkpoint));
+  model_spec_ = std::move(model_spec);
+  QUIRE_TRY(threads, plan_threads(options_, static_cast<int>(std::thread::hardware_concurrency())));
+  QUIRE_TRY(device, platform::open_device(options_.device, threads));
+  parts_->device = std::move(device);
+  const platform::DeviceInfo& info = parts_->device->info();
+  QUIRE_TRY(spec, resolve(options_, model_spec_, info, attention::backends(info.kind)));
+  parts_->spec = std::move(spec);
+  parts_->ops = ops::make_ops(*parts_->device);
+  return check_ops();
+}
+
+Status Assembler::check_ops() {
+  EngineSpec& spec = parts_->spec;
+  const Determinism ops_level = parts_->ops->determinism();
+  if (ops_level < spec.required)
+    return bad_input(fmt::format("the operations of {} are {} and this run asks for {}: use --deterministic {}",
+                                 parts_->ops->name(), attention::to_string(ops_level),
+                                 attention::to_string(spec.required), attention::to_string(ops_level)));
+  parts_->determinism = std::min(ops_level, spec.selection.determinism);
+  spec.trace.push_back(fmt::format("determinism {}: the least of attention and {} ({})",
+                                   attention::to_string(parts_->determinism), parts_->ops->name(),
+                                   attention::to_string(ops_level)));
+  for (const attention::Pick& pick : spec.selection.picks) {
+    const bool decode = pick.call.problem.phase == attention::Phase::decode;
+    if (!decode || pick.backend->caps.capture != attention::Capture::no || !spec.graphs) continue;
+    spec.graphs = false;
+    spec.trace.push_back(fmt::format("decode graphs off: {} of {} cannot be recorded", pick.backend->name,
+                                     pick.call.name));
+  }
+  return {};
+}
+
+Status Assembler::load() {
+  const model::LoadOptions load{.dummy = parts_->spec.dummy};
+  if (!load.dummy && !parts_->checkpoint->has_weights())
+    return bad_input(fmt::format("{} has no weight files: use --load-format dummy to run it with random weights",
+                                 path_));
+  QUIRE_TRY(weights, model::plan_weights(model_spec_, *parts_->checkpoint, *parts_->ops, load));
+  parts_->notes = weights.notes;
+  parts_->ledger.add_mapped("weights in the file", weights.mapped_bytes);
+  parts_->ledger.add("weights", weights.private_bytes);
+  QUIRE_TRY_STATUS(parts_->ledger.check(parts_->device->memory().available_bytes));
+  QUIRE_TRY(model, model::load_model(model_spec_, *parts_->checkpoint, *parts_->ops, *parts_->device, load,
+                                     parts_->spec.level));
+  parts_->model = std::move(model);
+  return {};
+}
+
+ops::OpsLimits Assembler::ops_limits() const {
+  const model::ModelSpec& m = model_spec_;
+  ops::OpsLimits limits;
+  limits.max_rows = parts_->spec.max_total_q();
+  limits.max_hidden = m.hidden;
+  limits.vocab = m.vocab;
+  limits.max_logit_rows = step_limits().max_logit_rows();
+  limits.threads = parts_->spec.threads.compute;
+  limits.max_cols = std::max({m.hidden, m.intermediate, m.q_heads * m.qk_dim, m.q_heads * m.v_dim});
+  if (m.latent)
+    limits.max_cols = std::max<std::int64_t>({limits.max_cols, m.latent->q_lora_rank, m.latent->kv_lora_rank,
+                                              std::int64_t{m.q_heads} * m.latent->kv_lora_rank});
+  if (m.moe) {
+    limits.max_expert_inter = m.moe->intermediate;
+    limits.max_top_k = m.moe->top_k;
+    limits.max_cols = std::max<std::int64_t>({limits.max_cols, m.moe->intermediate, m.moe->shared_intermediate});
+  }
+  return limits;
+}
+
+attention::Limits Assembler::attention_limits(const attention::Pick& pick) const {
+  const bool decode = pick.call.problem.phase == attention::Phase::decode;
+  attention::Limits limits;
+  limits.max_batch = parts_->spec.max_running;
+  limits.max_total_q = decode ? parts_->spec.max_running : parts_->spec.max_total_q();
+  limits.max_q = decode ? 1 : parts_->spec.chunk_tokens;
+  limits.max_kv = parts_->spec.max_context;
+  limits.threads = parts_->spec.threads.compute;
+  return limits;
+}
+
+StepLimits Assembler::step_limits() const {
+  const EngineSpec& spec = parts_->spec;
+  StepLimits limits;
+  limits.max_batch = spec.max_running;
+  limits.max_total_q = spec.max_total_q();
+  limits.slots = spec.max_running + 1;
+  limits.max_context = spec.max_context;
+  limits.page_size = spec.page_size();
+  limits.groups = static_cast<std::int32_t>(spec.groups.size());
+  limits.hidden = model_spec_.hidden;
+  limits.vocab = model_spec_.vocab;
+  // Per group: the pages that a step's tokens start, two per row for what straddles, and as many released.
+  limits.max_deltas = 2 * limits.groups * (limits.max_total_q + 2 * limits.max_batch);
+  return limits;
+}
+
+Status Assembler::list() {
+  EngineSpec& spec = parts_->spec;
+  Ledger& ledger = parts_->ledger;
+  ledger.add("operations' workspace", parts_->ops->workspace_bytes(ops_limits()));
+  ledger.add("activations", parts_->model->activation_bytes(model_limits()));
+  StepBuffers::plan(step_limits(), ledger);
+  for (const attention::Pick& pick : spec.selection.picks) {
+    parts_->attentions.push_back(pick.backend->make(pick.call.problem, *parts_->device));
+    ledger.add(fmt::format("attention plan {}", pick.call.name),
+               parts_->attentions.back()->workspace_bytes(attention_limits(pick)));
+  }
+  if (spec.graphs) {
+    const auto buckets = static_cast<std::int64_t>(Executor::buckets_of(spec.max_running).size());
+    const auto layers = static_cast<std::int64_t>(model_spec_.layers.size());
+    ledger.add("decode graphs", buckets * (layers * kGraphNodesPerLayer + kGraphNodesPerStep) * kGraphNodeBytes);
+  }
+  // The private weights are there already; everything else is not.
+  const std::int64_t available = parts_->device->memory().available_bytes + ledger.bytes_of("weights");
+  QUIRE_TRY(kv, plan_kv(spec, available - ledger.private_bytes()));
+  parts_->kv = std::move(kv);
+  ledger.add("KV arena", parts_->kv.bytes);
+  spec.trace.push_back(fmt::format("KV memory {}, {} tokens for one sequence: {}", bytes_to_string(parts_->kv.bytes),
+                                   parts_->kv.capacity_tokens, parts_->kv.because));
+  return ledger.check(available);
+}
+
+Status Assembler::allocate() {
+  EngineParts& parts = *parts_;
+  parts.crash_note.set(fmt::format("memory ledger of {}:\n{}", path_, to_string(parts.ledger)));
+  const ops::OpsLimits limits = ops_limits();
+  QUIRE_TRY(workspace, parts.device->allocate(parts.ops->workspace_bytes(limits), "operations' workspace"));
+  parts.ops_memory = std::move(workspace);
+  parts.ops->set_workspace(parts.ops_memory->data(), parts.ops_memory->bytes(), limits);
+  const std::int64_t activation_bytes = parts.model->activation_bytes(model_limits());
+  QUIRE_TRY(activations, parts.device->allocate(activation_bytes, "activations"));
+  parts.activations = std::move(activations);
+  parts.model->set_activations(parts.activations->data(), activation_bytes, model_limits());
+  for (std::size_t c = 0; c < parts.attentions.size(); ++c) {
+    const attention::Pick& pick = parts.spec.selection.picks[c];
+    const std::int64_t bytes = parts.attentions[c]->workspace_bytes(attention_limits(pick));
+    QUIRE_TRY(memory, parts.device->allocate(bytes, fmt::format("attention plan {}", pick.call.name)));
+    parts.plan_memory.push_back(std::move(memory));
+    parts.calls.push_back({pick.call.name, parts.attentions[c].get(), {parts.plan_memory[c]->data(), bytes}});
+  }
+  QUIRE_TRY(buffers, StepBuffers::make(step_limits(), *parts.device));
+  parts.buffers = std::move(buffers);
+  QUIRE_TRY(arena, parts.device->reserve_arena(parts.kv.bytes));
+  parts.arena = std::move(arena);
+  const bool by_slab = parts.spec.platform == platform::Kind::cpu &&
+                       parts.spec.selection.order == PageOrder::page_first;
+  return parts.arena->back(by_slab ? parts.kv.slabs.slab_bytes : parts.kv.bytes);
+}
+
+Status Assembler::bind_kv() {
+  EngineParts& parts = *parts_;
+  QUIRE_TRY(scales, parts.device->allocate(2 * sizeof(float), "KV scales"));
+  parts.kv_scales = std::move(scales);
+  const float pair[2] = {parts.spec.kv_scale, parts.spec.kv_scale};
+  parts.stream->copy(parts.kv_scales->data(), pair, sizeof(pair));
+  parts.stream->synchronize();
+  const float* scale = parts.kv_scales->as<float>();
+  std::vector<std::vector<KvView>> views(parts.kv.layouts.size());
+  for (std::size_t g = 0; g < views.size(); ++g) {
+    const KvLayout& layout = parts.kv.layouts[g];
+    const bool fixed = layout.format().scale == KvScaleKind::tensor;
+    for (int layer = 0; layer < static_cast<int>(layout.layers().size()); ++layer)
+      views[g].push_back(layout.view(parts.arena->base(), layer, fixed ? scale : nullptr, fixed ? scale + 1 : nullptr));
+  }
+  parts.model->set_kv(views);
+  return {};
+}
+
+Status Assembler::bind() {
+  EngineParts& parts = *parts_;
+  parts.stream = parts.device->make_stream();
+  for (auto& event : parts.events) event = parts.device->make_event();
+  QUIRE_TRY_STATUS(bind_kv());
+  parts.buffers->clear(*parts.stream);
+  std::int32_t padded_kv_len = 0;
+  for (const attention::Pick& pick : parts.spec.selection.picks)
+    padded_kv_len = std::max(padded_kv_len, pick.backend->caps.padded_row_len);
+  for (const model::KvGroup& group : parts.spec.groups) parts.masks.push_back({group.mask, group.mask_width});
+  parts.executor = std::make_unique<Executor>(Executor::Parts{*parts.buffers, *parts.model, *parts.ops, *parts.stream,
+                                                              parts.calls, parts.masks, padded_kv_len});
+  if (parts.spec.graphs) parts.executor->record();
+  parts.stream->synchronize();
+  return {};
+}
+
+}  // namespace
+
+EngineParts::~EngineParts() {
+  if (stream) stream->synchronize();
+}
+
+Status EngineParts::back(std::size_t group, std::uint32_t page) {
+  const std::int64_t slab = kv.slabs.slab_bytes;
+  const std::int64_t end = (std::int64_t{page} + 1) * kv.slabs.page_strides[group];
+  if (end <= arena->backed_bytes()) return {};
+  return arena->back(std::min((end + slab - 1) / slab * slab, kv.bytes));
+}
+
+Result<std::unique_ptr<EngineParts>> assemble(const std::string& model, const Options& options) {
+  return Assembler(model, options).run();
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,61 @@
+// EngineParts: everything an engine owns below its loop, put together in the order that the ledger needs: decide
+// (resolve), list every byte, check the sum against the machine, allocate, bind, record. Plain ownership: members
+// are destroyed in reverse order, the stream (which joins its worker) first.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/contract.h"
+#include "base/result.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/crash_note.h"
+#include "engine/executor.h"
+#include "engine/kv_plan.h"
+#include "engine/ledger.h"
+#include "engine/resolve.h"
+#include "engine/step_buffers.h"
+#include "model/model.h"
+#include "ops/ops.h"
+#include "platform/platform.h"
+#include "quire/options.h"
+
+namespace quire::engine {
+
+struct EngineParts {
+  EngineSpec spec;
+  Determinism determinism = Determinism::none;  // of rows and ops together
+  KvPlan kv;
+  Ledger ledger;
+  std::vector<std::string> notes;
+  CrashNoteEntry crash_note;
+
+  std::unique_ptr<checkpoint::Checkpoint> checkpoint;
+  std::unique_ptr<platform::Device> device;
+  std::unique_ptr<ops::Ops> ops;
+  std::unique_ptr<platform::Buffer> ops_memory;
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<platform::Buffer> activations;
+  std::unique_ptr<platform::Buffer> kv_scales;   // two floats, for KvScaleKind::tensor
+  std::unique_ptr<platform::Arena> arena;
+  std::vector<std::unique_ptr<attention::Attention>> attentions;   // per call
+  std::vector<std::unique_ptr<platform::Buffer>> plan_memory;      // per call
+  std::vector<model::BoundCall> calls;
+  std::vector<GroupMask> masks;
+  std::unique_ptr<StepBuffers> buffers;
+  std::array<std::unique_ptr<platform::Event>, 2> events;          // step n came back
+  std::unique_ptr<platform::Stream> stream;
+  std::unique_ptr<Executor> executor;
+
+  ~EngineParts();
+  // Makes the arena usable up to the end of `page` of the group. The CPU backs slab by slab, so that the process
+  // holds what its sequences need; a GPU has everything from the start.
+  Status back(std::size_t group, std::uint32_t page);
+};
+
+Result<std::unique_ptr<EngineParts>> assemble(const std::string& model, const Options& options);
+
+}  // namespace quire::engine
