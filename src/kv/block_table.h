@@ -1,0 +1,102 @@
+// BlockTable: per slot (running sequence) and group a row of page ids. Entry i covers tokens [i P, (i+1) P).
+// Entries are appended while a sequence grows and never re-pointed; entries whose pages a window or chunk has
+// left behind hold 0. Fixed capacity, made once: nothing allocates afterwards.
+//
+// The device copy follows by deltas: take_updates() lists what changed, in order; the lists are immutable
+// once taken. Entries past a row's end are stale there and are never read.
+// The table owns no references: who appends holds the page (kv/page_pool.h), who releases gives it back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "kv/group.h"
+
+namespace quire::kv {
+
+struct TableUpdate {
+  GroupId group;
+  SlotId slot;
+  std::uint32_t entry = 0;
+  PageId page;  // 0: released
+  friend bool operator==(const TableUpdate&, const TableUpdate&) = default;
+};
+
+struct TableConfig {
+  std::int32_t slots = 0;        // usable ones are 1 .. slots; slot 0 is padding: its rows stay empty
+  std::int32_t max_tokens = 0;   // of one sequence
+  std::vector<GroupRule> groups;
+};
+
+class BlockTable {
+ public:
+  explicit BlockTable(TableConfig config);
+
+  int groups() const { return static_cast<int>(config_.groups.size()); }
+  std::int32_t slots() const { return config_.slots; }
+  const GroupRule& rule(GroupId group) const { return config_.groups[group.value]; }
+  // Entries per row: the stride of the device copy.
+  std::int64_t capacity(GroupId group) const { return storage_[group.value].entries; }
+
+  // Gives the slot to a sequence. REQUIRES a slot that nobody has.
+  void open(SlotId slot, SequenceId sequence);
+  // Empties the slot. REQUIRES that all its pages were released.
+  void close(SlotId slot);
+  bool is_open(SlotId slot) const { return slots_[slot.value].open; }
+  SequenceId sequence(SlotId slot) const { return slots_[slot.value].sequence; }
+
+  void append(SlotId slot, GroupId group, PageId page);
+  // Zeroes the live entries below `entry` and calls give(PageId) for each page, in order.
+  template <class Give>
+  void release_below(SlotId slot, GroupId group, std::int64_t entry, Give give) {
+    for (Row& row = row_of(slot, group); row.begin < entry && row.begin < row.end; ++row.begin) {
+      give(clear(slot, group, row.begin));
+    }
+  }
+
+  // All entries up to the end, released ones (0) included.
+  std::span<const PageId> row(SlotId slot, GroupId group) const;
+  std::int64_t live_begin(SlotId slot, GroupId group) const { return row_of(slot, group).begin; }
+  std::int64_t live_pages(SlotId slot, GroupId group) const {
+    return row_of(slot, group).end - row_of(slot, group).begin;
+  }
+  Allocated allocated(SlotId slot, GroupId group) const;
+  // The row's last page, to ask the pool for the one behind it; kPaddingPage when there is none.
+  PageId last(SlotId slot, GroupId group) const;
+
+  std::size_t pending_updates() const { return updates_.size(); }
+  // Moves the changes since the last call to the end of `target`.
+  void take_updates(std::vector<TableUpdate>& target);
+
+ private:
+  struct Free {
+    void operator()(PageId* pages) const;
+  };
+  struct Row {
+    std::int64_t begin = 0;  // first live entry
+    std::int64_t end = 0;
+  };
+  struct Group {
+    std::int64_t entries = 0;
+    std::unique_ptr<PageId[], Free> pages;  // [slots + 1, entries]
+    std::vector<Row> rows;                  // [slots + 1]
+  };
+  struct Slot {
+    bool open = false;
+    SequenceId sequence;
+  };
+  Row& row_of(SlotId slot, GroupId group) { return storage_[group.value].rows[slot.value]; }
+  const Row& row_of(SlotId slot, GroupId group) const { return storage_[group.value].rows[slot.value]; }
+  PageId clear(SlotId slot, GroupId group, std::int64_t entry);
+  PageId* entry_at(SlotId slot, GroupId group, std::int64_t entry) const;
+
+  TableConfig config_;
+  std::vector<Group> storage_;
+  std::vector<Slot> slots_;
+  std::vector<TableUpdate> updates_;
+};
+
+}  // namespace quire::kv
