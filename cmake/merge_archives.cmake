@@ -1,0 +1,12 @@
+# cmake -DOUTPUT=lib.a -DINPUTS="a.a;b.a" -DAR=ar -P merge_archives.cmake: one archive of all members.
+set(script "CREATE ${OUTPUT}\n")
+foreach(input IN LISTS INPUTS)
+  string(APPEND script "ADDLIB ${input}\n")
+endforeach()
+string(APPEND script "SAVE\nEND\n")
+file(REMOVE ${OUTPUT})
+file(WRITE ${OUTPUT}.mri "${script}")
+execute_process(COMMAND ${AR} -M INPUT_FILE ${OUTPUT}.mri RESULT_VARIABLE result)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "ar could not merge the archives into ${OUTPUT}")
+endif()

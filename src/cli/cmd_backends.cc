@@ -1,0 +1,137 @@
+// `quire backends`: the matrix of attention backends, and for a model the choice per call with the reason why
+// every other row was refused. Needs no weights and, but for its description, no device.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "attention/caps.h"
+#include "attention/select.h"
+#include "cli/command.h"
+#include "cli/matrix.h"
+#include "engine/resolve.h"
+#include "model/spec.h"
+#include "platform/platform.h"
+
+namespace quire::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct BackendsFlags {
+  std::shared_ptr<Settings> settings = std::make_shared<Settings>();
+  std::string model;
+  bool json = false;
+  bool markdown = false;
+  Options options;
+};
+
+// sm90 describes a CUDA device that need not be here; anything else is opened for its description.
+Result<platform::DeviceInfo> describe_device(const Options& options) {
+  if (options.device.rfind("sm", 0) == 0) {
+    int arch = 0;
+    const std::string digits = options.device.substr(2);
+    if (digits.empty() || digits.size() > 3 || digits.find_first_not_of("0123456789") != std::string::npos) {
+      return bad_input(fmt::format("--device {}: not a device; give cpu, cuda, cuda:N or an architecture as in sm90", options.device));
+    }
+    arch = std::stoi(digits);
+    return platform::DeviceInfo{.kind = platform::Kind::cuda, .arch = arch, .name = options.device};
+  }
+  QUIRE_TRY(device, platform::open_device(options.device, platform::ThreadPlan{}));
+  return device->info();
+}
+
+Json problem_to_json(const attention::Problem& problem) {
+  Json json;
+  json["phase"] = to_string(problem.phase);
+  json["q_heads"] = problem.q_heads;
+  json["kv_heads"] = problem.kv_heads;
+  json["qk_dim"] = problem.qk_dim;
+  json["v_dim"] = problem.v_dim;
+  json["q_type"] = to_string(problem.q_type);
+  json["kv_format"] = to_string(problem.kv);
+  json["page_size"] = problem.page_size;
+  json["page_order"] = to_string(problem.order);
+  json["source"] = to_string(problem.source);
+  json["mask"] = to_string(problem.mask);
+  json["features"] = attention::features_to_string(problem.features);
+  return json;
+}
+
+Json call_to_json(const attention::Pick& pick) {
+  Json refused = Json::array();
+  for (const attention::Refusal& refusal : pick.refused) {
+    refused.push_back({{"row", refusal.row},
+                       {"facts", {to_string(refusal.reason.facts[0]), to_string(refusal.reason.facts[1])}},
+                       {"reason", refusal.reason.text},
+                       {"fix", refusal.reason.fix}});
+  }
+  return {{"call", pick.call.name},
+          {"group", pick.call.group},
+          {"layers", pick.call.layers},
+          {"problem", problem_to_json(pick.call.problem)},
+          {"choice", pick.backend->name},
+          {"refused", refused}};
+}
+
+void print_calls(const engine::EngineSpec& spec) {
+  for (const attention::Pick& pick : spec.selection.picks) {
+    fmt::print("{:<16} {:>3} layers  {}\n", pick.call.name, pick.call.layers, pick.backend->name);
+    for (const attention::Refusal& refusal : pick.refused) {
+      fmt::print("    not {}: {}; {}\n", refusal.row, refusal.reason.text, refusal.reason.fix);
+    }
+  }
+  fmt::print("page size {}: {}\ndeterminism {}\n", spec.selection.page_size, spec.selection.page_because,
+             attention::to_string(spec.selection.determinism));
+}
+
+Status backends(const BackendsFlags& flags) {
+  QUIRE_TRY(device, describe_device(flags.options));
+  const std::span<const attention::Backend> table = attention::backends(device.kind);
+  if (flags.markdown) {
+    fmt::print("{}", matrix_as_markdown(table));
+    return {};
+  }
+  Json json;
+  json["platform"] = to_string(device.kind);
+  json["device"] = device.name;
+  json["rows"] = rows_to_json(table);
+  if (flags.model.empty()) {
+    if (flags.json) {
+      fmt::print("{}\n", json.dump());
+    } else {
+      fmt::print("{}", matrix_as_text(table));
+      for (const std::string& line : platform::platform_lines()) fmt::print("{}\n", line);
+    }
+    return {};
+  }
+  QUIRE_TRY(checkpoint, checkpoint::open_checkpoint(flags.model));
+  QUIRE_TRY(model, model::read_spec(*checkpoint));
+  QUIRE_TRY(spec, engine::resolve(flags.options, model, device, table));
+  if (!flags.json) {
+    print_calls(spec);
+    return {};
+  }
+  Json& calls = json["calls"] = Json::array();
+  for (const attention::Pick& pick : spec.selection.picks) calls.push_back(call_to_json(pick));
+  json["page_size"] = {{"value", spec.selection.page_size}, {"because", spec.selection.page_because}};
+  json["determinism"] = attention::to_string(spec.selection.determinism);
+  fmt::print("{}\n", json.dump());
+  return {};
+}
+
+}  // namespace
+
+Command make_backends(CLI::App& root) {
+  auto flags = std::make_shared<BackendsFlags>();
+  CLI::App* app = root.add_subcommand("backends", "the matrix of attention backends; with a model, what it would use and why");
+  app->add_option("MODEL", flags->model, "a model (its config.json is enough)");
+  app->add_flag("--json", flags->json, "print one JSON object");
+  app->add_flag("--markdown", flags->markdown, "print the matrix as the table of the docs");
+  add_engine_settings(*flags->settings, &flags->options);
+  flags->settings->attach(*app);
+  return {app, flags->settings, [flags] { return backends(*flags); }};
+}
+
+}  // namespace quire::cli
