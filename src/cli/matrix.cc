@@ -128,7 +128,7 @@ std::string matrix_as_text(std::span<const Backend> table) {
     text += fmt::format("{}: {}\n", row.name, row.description);
     for (const Column& column : kColumns) text += fmt::format("    {:<16} {}\n", column.title, any_box(row, column.holds) ? "yes" : "no");
     text += fmt::format("    {:<16} {}\n    {:<16} {}\n    {:<16} {}\n", "page sizes", row_page_rule(row), "graph capture",
-                        capture_name(row.caps.capture), "determinism", to_string(row.caps.determinism));
+                        capture_name(row.caps.capture), "determinism", attention::to_string(row.caps.determinism));
     for (const Box& box : row.caps.boxes) {
       text += fmt::format("    dims {}; KV {}; masks {}; {}; {}\n", fmt::join(dims(box), " "),
                           fmt::join(names<DType>(box.kv.types, 9), " "), fmt::join(names<attention::MaskKind>(box.masks, 5), " "),
