@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "checkpoint/printable.h"
 
 namespace quire::checkpoint {

@@ -30,7 +30,7 @@ std::string_view to_string(Activation activation);
 
 // Layers that see the same keys and share a KV group: block tables and page release are per group.
 struct GroupSpec {
-  std::string name;                      // "full", "window"
+  std::string name;                      // "full", "window", "latent"
   attention::MaskKind mask = attention::MaskKind::causal;
   std::int32_t window = 0;               // keys, self included; 0 for causal
   std::vector<std::int32_t> layers;      // ascending layer numbers
