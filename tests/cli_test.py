@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""The program from outside: JSON keys, exit codes, messages, and the real model where it was fetched.
+
+usage: cli_test.py QUIRE_PROGRAM
+"""
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+GOLDEN = pathlib.Path(os.environ.get("QUIRE_GOLDEN_DIR", ROOT / "tests/data/golden"))
+SMOLLM2 = ROOT / ".deps/models/SmolLM2-135M-Instruct.Q4_1.gguf"
+QUIRE = "quire"
+
+
+def quire(*arguments, stdin=None, env=None):
+    done = subprocess.run([QUIRE, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300,
+                          env={**os.environ, **(env or {})})
+    return done.returncode, done.stdout, done.stderr
+
+
+def model(name):
+    return GOLDEN / "models" / name
+
+
+class Json(unittest.TestCase):
+    """Keys of cli.md: they may gain neighbours, never change meaning."""
+
+    def run_json(self, *arguments, stdin=None):
+        code, out, err = quire(*arguments, stdin=stdin)
+        self.assertEqual(code, 0, err)
+        return json.loads(out)
+
+    def test_run(self):
+        answer = self.run_json("run", model("llama"), "--ids", "1,2,3,4,5", "--max-tokens", 6, "--ignore-eos", "--json")
+        for key in ("text", "tokens", "finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens", "ttft_s", "load_s",
+                    "prefill_tok_s", "decode_tok_s", "page_size", "backends", "peak_rss_bytes"):
+            self.assertIn(key, answer)
+        self.assertEqual(answer["finish_reason"], "length")
+        self.assertEqual((answer["prompt_tokens"], answer["completion_tokens"], len(answer["tokens"])), (5, 6, 6))
+        self.assertEqual(answer["backends"]["full.decode"], "cpu")
+
+    def test_run_prompts_is_a_batch_with_indices_and_the_same_answers(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            for n in range(1, 9):
+                file.write(json.dumps({"ids": list(range(1, 3 * n)), "max_tokens": n + 1}) + "\n")
+            file.flush()
+            code, out, err = quire("run", model("llama"), "--prompts", file.name, "--ignore-eos")
+            self.assertEqual(code, 0, err)
+        lines = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual([line["index"] for line in lines], list(range(8)))
+        for n, line in enumerate(lines, 1):
+            alone = self.run_json("run", model("llama"), "--ids", ",".join(map(str, range(1, 3 * n))), "--max-tokens", n + 1,
+                                  "--ignore-eos", "--json")
+            self.assertEqual(alone["tokens"], line["tokens"])
+
+    def test_score(self):
+        ids = [3, 1, 4, 1, 5, 9, 2, 6]
+        scored = self.run_json("score", model("qwen3"), "--ids", ",".join(map(str, ids)), "--top", 3, "--json")
+        self.assertEqual(scored["tokens"], ids)
+        self.assertIsNone(scored["logprobs"][0])
+        self.assertEqual([len(scored["logprobs"]), len(scored["argmax"]), len(scored["top"])], [8, 8, 8])
+        mean = sum(scored["logprobs"][1:]) / 7
+        self.assertAlmostEqual(scored["perplexity"], math.exp(-mean), places=4)
+        for best, top in zip(scored["argmax"], scored["top"]):
+            self.assertEqual(best, top[0][0])
+            self.assertEqual(top, sorted(top, key=lambda pair: -pair[1]))
+
+    def test_backends(self):
+        matrix = self.run_json("backends", "--json")
+        self.assertEqual([row["name"] for row in matrix["rows"]], ["cpu", "reference"])
+        for row in matrix["rows"]:
+            for key in ("name", "description", "available", "why_not", "features", "boxes", "capture", "determinism", "page_rule",
+                        "recommended_page_size"):
+                self.assertIn(key, row)
+            self.assertEqual(set(row["features"]), {"page_size_gt_1", "speculation", "mla", "chunked", "multimodal", "fp8_kv"})
+
+    def test_backends_of_models_from_config_alone(self):
+        for name in ("gemma3", "gpt_oss", "deepseek_v3"):
+            with tempfile.TemporaryDirectory() as folder:
+                (pathlib.Path(folder) / "config.json").write_text((model(name) / "config.json").read_text())
+                chosen = self.run_json("backends", folder, "--json")
+            self.assertGreaterEqual(len(chosen["calls"]), 2)
+            for call in chosen["calls"]:
+                for key in ("call", "group", "layers", "problem", "choice", "refused"):
+                    self.assertIn(key, call)
+            self.assertIn("because", chosen["page_size"])
+
+    def test_info(self):
+        info = self.run_json("info", model("gemma3"), "--json")
+        for key in ("architecture", "layers", "parameters", "weights_bytes", "groups", "ledger", "kv_capacity_tokens"):
+            self.assertIn(key, info)
+        self.assertEqual({group["name"]: group["layers"] for group in info["groups"]}, {"full": 1, "window": 5})
+        self.assertEqual([group["window"] for group in info["groups"] if group["name"] == "window"], [48])
+
+    def test_verify_one_row_briefly(self):
+        report = self.run_json("verify", "--backend", "cpu", "--seconds", 5, "--json")
+        for key in ("rows", "seed", "passed"):
+            self.assertIn(key, report)
+        for key in ("name", "cases", "passed", "failed", "skipped", "worst", "seconds"):
+            self.assertIn(key, report["rows"][0])
+        self.assertTrue(report["passed"])
+
+    def test_version(self):
+        version = self.run_json("--version", "--json")
+        for key in ("version", "commit", "build", "instruction_set", "cuda_architectures"):
+            self.assertIn(key, version)
+
+    def test_config_origins(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write("page-size = 32\nthreads = 1\nkv-dtype = \"f16\"\n")
+            file.flush()
+            code, out, err = quire("config", "--config", file.name, "--threads", 2, "--json",
+                                   env={"QUIRE_KV_DTYPE": "f32"})
+        self.assertEqual(code, 0, err)
+        config = json.loads(out)
+        self.assertEqual(config["page-size"], {"value": "32", "origin": "file"})
+        self.assertEqual(config["kv-dtype"], {"value": "f32", "origin": "environment"})
+        self.assertEqual(config["threads"], {"value": "2", "origin": "flag"})
+        self.assertEqual(config["device"]["origin"], "default")
+
+    def test_render_and_bad_lines(self):
+        template = GOLDEN / "chat_templates/chatml/template.jinja"
+        code, out, err = quire("render", template, "--jsonl",
+                               stdin='{"messages": [{"role": "user", "content": "hi"}]}\nnot json\n')
+        self.assertEqual(code, 0, err)
+        good, bad = map(json.loads, out.splitlines())
+        self.assertIn("hi", good["text"])
+        self.assertIn("error", bad)
+
+
+class Refusals(unittest.TestCase):
+    """Bad input: exit code and a message that names the facts and the way out."""
+
+    def refused(self, code, pattern, *arguments, stdin=""):
+        got, out, err = quire(*arguments, stdin=stdin)
+        self.assertEqual(got, code, f"{arguments}: {err}")
+        self.assertRegex(err, pattern)
+
+    def test_flags(self):
+        self.refused(2, "--page-size", "run", model("llama"), "--page-sise", 16, "-p", "x")
+        self.refused(2, "256", "run", model("llama"), "--page-size", 512, "--ids", 1)
+        self.refused(2, "cpu", "run", model("llama"), "--attention-backend", "cpi", "--ids", 1)
+        self.refused(2, "bf16", "run", model("llama"), "--kv-dtype", "bf61", "--ids", 1)
+        self.refused(2, "cuda", "run", model("llama"), "--device", "cuda", "--ids", 1)
+        self.refused(2, "prefix-cache", "run", model("llama"), "--prefix-cache", "on", "--ids", 1)
+        self.refused(2, "temperature", "run", model("llama"), "--temperature", "-1", "--ids", 1)
+        self.refused(2, "unknown key", "run", model("llama"), "--ids", 1, "--config", self.file("page-sise = 3\n"))
+
+    def file(self, text):
+        handle = tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False)
+        self.addCleanup(os.unlink, handle.name)
+        handle.write(text)
+        handle.close()
+        return handle.name
+
+    def test_models(self):
+        self.refused(2, "no such|does not exist|cannot be|not found", "run", "/nowhere/model", "--ids", 1)
+        with tempfile.TemporaryDirectory() as folder:
+            config = json.loads((model("llama") / "config.json").read_text())
+            config["architectures"] = ["FlyingForCausalLM"]
+            (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+            self.refused(2, "FlyingForCausalLM.*LlamaForCausalLM", "backends", folder)
+        whole = (model("llama") / "model.safetensors").read_bytes()
+        for size in (0, 4, 100, len(whole) - 1):
+            with tempfile.TemporaryDirectory() as folder:
+                (pathlib.Path(folder) / "config.json").write_text((model("llama") / "config.json").read_text())
+                (pathlib.Path(folder) / "model.safetensors").write_bytes(whole[:size])
+                self.refused(2, "model.safetensors", "run", folder, "--ids", 1)
+
+    def test_limits(self):
+        self.refused(2, "context", "run", model("llama"), "--max-context", 16, "--ids", ",".join(["1"] * 17))
+        self.refused(2, "2048", "run", model("llama"), "--max-context", 4096, "--ids", 1)
+        self.refused(3, "KV|page", "run", model("llama"), "--kv-memory", "64K", "--max-context", 2048, "--ids",
+                     ",".join(["1"] * 2000))
+        self.refused(2, "259|vocabulary", "run", model("llama"), "--ids", 70000)
+
+    def test_pinned_backend_that_cannot(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = json.loads((model("llama") / "config.json").read_text())
+            config["head_dim"] = 72
+            (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+            self.refused(2, "cpu.*72", "backends", folder, "--attention-backend", "cpu")
+
+
+@unittest.skipUnless(SMOLLM2.exists(), "the test model was not fetched (scripts/deps/fetch.sh)")
+class RealModel(unittest.TestCase):
+    def test_chat_answer_is_sensible(self):
+        code, out, err = quire("run", SMOLLM2, "--chat", "-p", "What is the capital of France?", "--max-tokens", 40)
+        self.assertEqual(code, 0, err)
+        self.assertIn("Paris", out)
+        self.assertRegex(err, r"full.decode=cpu.*page \d+.*tok/s.*peak memory")
+
+    def test_logprobs_within_the_tolerances_of_int8_activations(self):
+        for name in ("prose", "code", "numbers"):
+            golden = json.loads((GOLDEN / f"smollm2/{name}.json").read_text())
+            code, out, err = quire("score", SMOLLM2, "--ids", ",".join(map(str, golden["ids"])), "--top", 5, "--kv-dtype", "f32",
+                                   "--json")
+            self.assertEqual(code, 0, err)
+            ours = json.loads(out)["logprobs"][1:]
+            signed = [a - b for a, b in zip(ours, golden["logprobs"])]
+            self.assertLessEqual(sum(map(abs, signed)) / len(signed), 0.08)
+            self.assertLessEqual(max(map(abs, signed)), 0.6)
+            self.assertLessEqual(abs(sum(signed) / len(signed)), 0.01 + 0.02)
+
+    def test_tokenizer_of_the_file(self):
+        for name in ("prose", "code", "numbers"):
+            golden = json.loads((GOLDEN / f"smollm2/{name}.json").read_text())
+            code, out, err = quire("tokenize", SMOLLM2, "--jsonl", stdin=json.dumps({"text": golden["text"], "add_special_tokens": False}) + "\n")
+            self.assertEqual(code, 0, err)
+            self.assertEqual(json.loads(out)["ids"], golden["ids"])
+            code, out, err = quire("detokenize", SMOLLM2, "--jsonl", stdin=json.dumps({"ids": golden["ids"]}) + "\n")
+            self.assertEqual(json.loads(out)["text"], golden["text"])
+
+    def test_same_seed_same_text_whatever_the_schedule(self):
+        base = ["run", SMOLLM2, "--chat", "-p", "Tell me a story about a fox.", "--temperature", 1, "--seed", 7, "--max-tokens", 40,
+                "--json"]
+        expected = json.loads(quire(*base)[1])["tokens"]
+        for change in (["--threads", 1], ["--page-size", 7], ["--chunk-tokens", 5], ["--graphs", "off"], ["--overlap", "off"]):
+            self.assertEqual(json.loads(quire(*base, *change)[1])["tokens"], expected, change)
+
+
+if __name__ == "__main__":
+    QUIRE = sys.argv.pop(1)
+    unittest.main()
