@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Builds everything and runs all tests: the CPU build, the structure and format checks, the sanitizer builds,
+# the fuzz targets for a bounded time, and the example program against an installed tree.
+# usage: scripts/test.sh [quick]     quick: only the CPU build and its tests
+# Ends with "N passed, N failed" and, above it, what each part took (the budget is in docs/TESTING.md).
+set -uo pipefail
+cd "$(dirname "$0")/.."
+fuzz_seconds=${QUIRE_FUZZ_SECONDS:-20}
+passed=0 failed=0 report=""
+
+# part NAME COMMAND...: one test of its own, timed; its output is shown only when it fails.
+part() {
+  local name=$1 begin=$SECONDS log
+  shift
+  log=$(mktemp)
+  if "$@" >"$log" 2>&1; then
+    passed=$((passed + 1)) report+=$(printf '%6d s  passed  %s' $((SECONDS - begin)) "$name")$'\n'
+    echo "passed  $name ($((SECONDS - begin)) s)"
+  else
+    failed=$((failed + 1)) report+=$(printf '%6d s  FAILED  %s' $((SECONDS - begin)) "$name")$'\n'
+    echo "FAILED  $name ($((SECONDS - begin)) s)"
+    tail -n 60 "$log"
+  fi
+  rm -f "$log"
+}
+
+# suite PRESET CTEST-ARGUMENTS...: every CTest test counts.
+suite() {
+  local preset=$1 begin=$SECONDS log counts bad all
+  shift
+  log=$(mktemp)
+  ctest --test-dir "build/$preset" -j2 --output-on-failure "$@" 2>&1 | tee "$log"
+  counts=$(grep -oE '[0-9]+ tests failed out of [0-9]+' "$log" | tail -n 1)
+  bad=${counts%% *} all=${counts##* }
+  if [ -z "$counts" ]; then
+    bad=1 all=1
+    echo "FAILED  ctest of $preset ran no test"
+  fi
+  passed=$((passed + all - bad)) failed=$((failed + bad))
+  report+=$(printf '%6d s  %d of %d passed  tests of %s' $((SECONDS - begin)) $((all - bad)) "$all" "$preset")$'\n'
+  rm -f "$log"
+}
+
+build() { cmake --preset "$1" && ninja -C "build/$1" "${@:2}"; }
+
+fuzz() {
+  build fuzz || return 1
+  local target
+  for target in build/fuzz/tests/fuzz/fuzz_*; do
+    [ -x "$target" ] && [ -f "$target" ] || continue
+    echo "$target"
+    "$target" -max_total_time="$fuzz_seconds" -rss_limit_mb=4096 -timeout=20 || return 1
+  done
+}
+
+format() {
+  git ls-files 'src/*.cc' 'src/*.h' 'include/*.h' 'tests/*.cc' 'tests/*.h' 'examples/*.cc' | xargs clang-format --dry-run -Werror
+}
+
+# The example builds against the installed tree, by CMake and by pkg-config, and answers.
+installed() {
+  local tree=$PWD/build/installed model=.deps/models/SmolLM2-135M-Instruct.Q4_1.gguf
+  rm -rf "$tree" build/example && ninja -C build/cpu quire_library && cmake --install build/cpu --prefix "$tree" &&
+    cmake -S examples/answer -B build/example -G Ninja -DCMAKE_PREFIX_PATH="$tree" && ninja -C build/example &&
+    build/example/answer "$model" "What is the capital of France?" | grep Paris &&
+    PKG_CONFIG_PATH=$(dirname "$(find "$tree" -name quire.pc)") \
+      sh -c 'g++ -std=c++20 examples/answer/answer.cc -o build/example/answer_pc $(pkg-config --cflags --libs quire)' &&
+    "$tree/bin/quire" --version
+}
+
+scripts/deps/apt.sh apt.txt ci.txt && scripts/deps/fetch.sh || exit 1
+part "build cpu" build cpu
+suite cpu
+if [ "${1:-}" != quick ]; then
+  part "format" format
+  part "installed tree and example" installed
+  part "build asan" build asan
+  suite asan -L host
+  part "build tsan" build tsan quire_platform_cpu_test quire_ops_cpu_test quire_attention_cpu_test quire_engine_test
+  suite tsan -L threads
+  part "fuzz, $fuzz_seconds s a target" fuzz
+fi
+echo
+echo "$report"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
