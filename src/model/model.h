@@ -51,6 +51,7 @@ struct BoundCall {
 
 struct GroupInputs {
   const std::int64_t* write_slot = nullptr;      // [total_q], device
+  // mask and mask_width of both are the model's own: forward() sets them from the group.
   attention::StepShape decode;                   // rows [0, decode_q): batch may be 0
   attention::StepShape extend;                   // rows [decode_q, total_q): q_offsets count from the step's
                                                  // first row of this phase; kv_lens etc. are offset likewise
@@ -79,6 +80,10 @@ struct ModelLimits {
   std::int32_t max_context = 0;
   std::int32_t max_batch = 0;
 };
+
+// What the operations of a step of these limits need of Ops::set_workspace.
+ops::OpsLimits ops_limits(const ModelSpec& spec, const ModelLimits& limits, std::int32_t logit_rows,
+                          std::int32_t threads);
 
 class Model {
  public:

@@ -1,0 +1,351 @@
+#include "model/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "model/activations.h"
+#include "model/convert.h"
+#include "model/names.h"
+#include "model/tensor_check.h"
+
+namespace quire::model {
+namespace {
+
+// Scale of dummy biases, sinks and router corrections: visible, and small beside the rest.
+constexpr float kDummyVectorSpread = 0.02f;
+
+bool is_norm(WeightId id) {
+  switch (id) {
+    case WeightId::final_norm:
+    case WeightId::attn_norm:
+    case WeightId::post_attn_norm:
+    case WeightId::ffn_norm:
+    case WeightId::post_ffn_norm:
+    case WeightId::q_norm:
+    case WeightId::k_norm:
+    case WeightId::q_a_norm:
+    case WeightId::kv_a_norm: return true;
+    default: return false;
+  }
+}
+
+bool is_expert_bias(WeightId id) {
+  return id == WeightId::experts_gate_up_bias || id == WeightId::experts_down_bias;
+}
+
+std::int64_t elements(const std::vector<std::int64_t>& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t n : shape) count *= n;
+  return count;
+}
+
+// A stretch of one tensor that becomes `rows` x `cols` floats; the fields are those of Conversion.
+struct Slice {
+  std::int64_t begin = 0;
+  std::int64_t row_step = 0;
+  std::int64_t col_step = 1;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+};
+
+// Walks the model's weights and gives each its place. Run over a measuring Region it only counts.
+class Binder {
+ public:
+  Binder(const ModelSpec& spec, const FoundTensors& found, const ops::Ops& ops, const LoadOptions& options,
+         Region& region)
+      : spec_(spec), found_(found), ops_(ops), options_(options), region_(region) {}
+
+  Weights bind();
+
+  const std::vector<Conversion>& conversions() const { return conversions_; }
+  const std::vector<const checkpoint::TensorInfo*>& converted() const { return converted_; }
+  std::int64_t mapped_bytes() const { return mapped_bytes_; }
+  std::int64_t expanded_matrices() const { return expanded_matrices_; }
+
+ private:
+  const FoundTensor* find(WeightId id, std::int32_t layer = -1, std::int32_t expert = -1) const;
+  bool stays_mapped(const FoundTensor& entry) const;
+  DummySource dummy_source(const ExpectedWeight& expected, bool fold) const;
+  void convert(const FoundTensor& entry, const Slice& slice, float* target);
+
+  const float* vector(WeightId id, std::int32_t layer = -1);
+  WeightView matrix(WeightId id, std::int32_t layer = -1);
+  MlpWeights mlp(WeightId gate, WeightId up, WeightId down, std::int32_t layer);
+  WeightView expert_stack(WeightId id, std::int32_t layer);
+  void stacked_experts(std::int32_t layer, LayerWeights& weights);
+  const float* strided_vector(const FoundTensor& entry, std::int64_t rows, std::int64_t cols, std::int64_t begin,
+                              std::int64_t step);
+  WeightView transposed_stack(const FoundTensor& entry, std::int64_t rows, std::int64_t begin, std::int64_t step);
+  void latent_heads(std::int32_t layer, LayerWeights& weights);
+  LayerWeights layer(std::int32_t number);
+
+  WeightView f32_view(float* data, std::int64_t rows, std::int64_t cols, std::int64_t experts) const {
+    return WeightView{data, WeightFormat::f32, rows, cols, cols * 4, experts, experts > 1 ? rows * cols * 4 : 0};
+  }
+
+  const ModelSpec& spec_;
+  const FoundTensors& found_;
+  const ops::Ops& ops_;
+  const LoadOptions& options_;
+  Region& region_;
+  std::vector<Conversion> conversions_;
+  std::vector<const checkpoint::TensorInfo*> converted_;
+  std::int64_t mapped_bytes_ = 0;
+  std::int64_t expanded_matrices_ = 0;
+};
+
+const FoundTensor* Binder::find(WeightId id, std::int32_t layer, std::int32_t expert) const {
+  const auto it = found_.find(weight_key(id, layer, expert));
+  return it == found_.end() ? nullptr : &it->second;
+}
+
+bool Binder::stays_mapped(const FoundTensor& entry) const {
+  if (entry.tensor == nullptr) return false;
+  const WeightFormat format = *entry.tensor->format;
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(entry.tensor->data);
+  if (format == WeightFormat::f32) return address % alignof(float) == 0;
+  const ops::LinearFormat* line = find_linear_format(ops_, format);
+  if (line == nullptr || address % 2 != 0) return false;
+  if (spec_.source == checkpoint::Source::gguf) return true;
+  // Looking up a row is exact in any type; a product is only where the activations stay f32.
+  const bool only_looked_up = entry.expected.id == WeightId::embed && !spec_.tied;
+  return only_looked_up || line->activation == "f32";
+}
+
+DummySource Binder::dummy_source(const ExpectedWeight& expected, bool fold) const {
+  DummySource dummy;
+  std::uint64_t hash = 0xcbf29ce484222325ull ^ options_.dummy_seed;  // FNV-1a
+  for (const char letter : expected.name) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3ull;
+  dummy.key = hash;
+  if (is_norm(expected.id)) {
+    dummy.centre = fold ? 0.0f : 1.0f;
+  } else if (expected.shape.size() == 1 || is_expert_bias(expected.id)) {
+    dummy.spread = kDummyVectorSpread;
+  } else {
+    // Uniform with standard deviation 1 / sqrt(inputs): a product keeps the size of its input.
+    dummy.spread = std::sqrt(3.0f / static_cast<float>(expected.shape[1]));
+  }
+  return dummy;
+}
+
+void Binder::convert(const FoundTensor& entry, const Slice& slice, float* target) {
+  Conversion c;
+  c.begin = slice.begin;
+  c.row_step = slice.row_step;
+  c.col_step = slice.col_step;
+  c.rows = slice.rows;
+  c.cols = slice.cols;
+  c.target = target;
+  const bool fold = spec_.norm_plus_one && is_norm(entry.expected.id);
+  c.add = fold ? 1.0f : 0.0f;
+  if (entry.tensor != nullptr) {
+    c.source = entry.tensor->data;
+    c.format = *entry.tensor->format;
+    if (converted_.empty() || converted_.back() != entry.tensor) converted_.push_back(entry.tensor);
+  } else {
+    c.dummy = dummy_source(entry.expected, fold);
+  }
+  conversions_.push_back(c);
+}
+
+const float* Binder::vector(WeightId id, std::int32_t layer) {
+  const FoundTensor* entry = find(id, layer);
+  if (entry == nullptr) return nullptr;
+  const std::int64_t count = elements(entry->expected.shape);
+  float* target = region_.take_array<float>(count);
+  convert(*entry, Slice{.rows = 1, .cols = count}, target);
+  return target;
+}
+
+WeightView Binder::matrix(WeightId id, std::int32_t layer) {
+  const FoundTensor* entry = find(id, layer);
+  if (entry == nullptr) return {};
+  const std::int64_t rows = entry->expected.shape[0];
+  const std::int64_t cols = entry->expected.shape[1];
+  if (stays_mapped(*entry)) {
+    mapped_bytes_ += entry->tensor->bytes;
+    const WeightFormat format = *entry->tensor->format;
+    return WeightView{entry->tensor->data, format, rows, cols, weight_row_bytes(format, cols), 1, 0};
+  }
+  if (entry->tensor != nullptr && *entry->tensor->format != WeightFormat::f32) ++expanded_matrices_;
+  float* target = region_.take_array<float>(rows * cols);
+  convert(*entry, Slice{.row_step = cols, .rows = rows, .cols = cols}, target);
+  return f32_view(target, rows, cols, 1);
+}
+
+MlpWeights Binder::mlp(WeightId gate, WeightId up, WeightId down, std::int32_t layer) {
+  return {matrix(gate, layer), matrix(up, layer), matrix(down, layer)};
+}
+
+// One tensor per expert becomes one stack.
+WeightView Binder::expert_stack(WeightId id, std::int32_t layer) {
+  const FoundTensor* first = find(id, layer, 0);
+  if (first == nullptr) return {};
+  const std::int64_t rows = first->expected.shape[0];
+  const std::int64_t cols = first->expected.shape[1];
+  const std::int64_t experts = spec_.moe->experts;
+  float* target = region_.take_array<float>(experts * rows * cols);
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const FoundTensor* entry = find(id, layer, static_cast<std::int32_t>(e));
+    convert(*entry, Slice{.row_step = cols, .rows = rows, .cols = cols}, target + e * rows * cols);
+  }
+  if (first->tensor != nullptr && *first->tensor->format != WeightFormat::f32) ++expanded_matrices_;
+  return f32_view(target, rows, cols, experts);
+}
+
+// [experts, in, all outputs] -> [experts, rows, in], taking output begin + r * step for row r.
+WeightView Binder::transposed_stack(const FoundTensor& entry, std::int64_t rows, std::int64_t begin,
+                                    std::int64_t step) {
+  const std::int64_t experts = entry.expected.shape[0];
+  const std::int64_t in = entry.expected.shape[1];
+  const std::int64_t out = entry.expected.shape[2];
+  float* target = region_.take_array<float>(experts * rows * in);
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const Slice slice{.begin = e * in * out + begin, .row_step = step, .col_step = out, .rows = rows, .cols = in};
+    convert(entry, slice, target + e * rows * in);
+  }
+  if (entry.tensor != nullptr && *entry.tensor->format != WeightFormat::f32) ++expanded_matrices_;
+  return f32_view(target, rows, in, experts);
+}
+
+const float* Binder::strided_vector(const FoundTensor& entry, std::int64_t rows, std::int64_t cols,
+                                    std::int64_t begin, std::int64_t step) {
+  float* target = region_.take_array<float>(rows * cols);
+  const Slice slice{.begin = begin, .row_step = cols * step, .col_step = step, .rows = rows, .cols = cols};
+  convert(entry, slice, target);
+  return target;
+}
+
+void Binder::stacked_experts(std::int32_t layer, LayerWeights& weights) {
+  const FoundTensor* gate_up = find(WeightId::experts_gate_up, layer);
+  if (gate_up == nullptr) return;
+  const std::int64_t inter = spec_.moe->intermediate;
+  const std::int64_t experts = spec_.moe->experts;
+  weights.experts.gate = transposed_stack(*gate_up, inter, 0, 2);
+  weights.experts.up = transposed_stack(*gate_up, inter, 1, 2);
+  weights.experts.down = transposed_stack(*find(WeightId::experts_down, layer), spec_.hidden, 0, 1);
+  if (const FoundTensor* bias = find(WeightId::experts_gate_up_bias, layer)) {
+    weights.experts_gate_bias = strided_vector(*bias, experts, inter, 0, 2);
+    weights.experts_up_bias = strided_vector(*bias, experts, inter, 1, 2);
+  }
+  if (const FoundTensor* bias = find(WeightId::experts_down_bias, layer))
+    weights.experts_down_bias = strided_vector(*bias, experts, spec_.hidden, 0, 1);
+}
+
+// kv_b holds per head `nope` rows for K and `v` rows for V, over the latent. V's product is a view of it;
+// K's is turned around: q_nope . (W latent) = (W^T q_nope) . latent.
+void Binder::latent_heads(std::int32_t layer, LayerWeights& weights) {
+  const LatentSpec& latent = *spec_.latent;
+  const FoundTensor* entry = find(WeightId::kv_b, layer);
+  const std::int64_t heads = spec_.q_heads;
+  const std::int64_t rank = latent.kv_lora_rank;
+  const std::int64_t head_rows = latent.nope_dim + latent.v_dim;
+  float* target = region_.take_array<float>(heads * rank * latent.nope_dim);
+  for (std::int64_t h = 0; h < heads; ++h) {
+    const Slice slice{.begin = h * head_rows * rank, .row_step = 1, .col_step = rank, .rows = rank,
+                      .cols = latent.nope_dim};
+    convert(*entry, slice, target + h * rank * latent.nope_dim);
+  }
+  weights.up_k = f32_view(target, rank, latent.nope_dim, heads);
+  weights.up_v = weights.kv_b;
+  weights.up_v.data = static_cast<const char*>(weights.kv_b.data) + latent.nope_dim * weights.kv_b.row_bytes;
+  weights.up_v.rows = latent.v_dim;
+  weights.up_v.experts = heads;
+  weights.up_v.expert_bytes = head_rows * weights.kv_b.row_bytes;
+}
+
+LayerWeights Binder::layer(std::int32_t n) {
+  LayerWeights w;
+  w.attn_norm = vector(WeightId::attn_norm, n);
+  w.post_attn_norm = vector(WeightId::post_attn_norm, n);
+  w.ffn_norm = vector(WeightId::ffn_norm, n);
+  w.post_ffn_norm = vector(WeightId::post_ffn_norm, n);
+  w.q = matrix(WeightId::q, n);
+  w.k = matrix(WeightId::k, n);
+  w.v = matrix(WeightId::v, n);
+  w.o = matrix(WeightId::o, n);
+  w.q_bias = vector(WeightId::q_bias, n);
+  w.k_bias = vector(WeightId::k_bias, n);
+  w.v_bias = vector(WeightId::v_bias, n);
+  w.o_bias = vector(WeightId::o_bias, n);
+  w.q_norm = vector(WeightId::q_norm, n);
+  w.k_norm = vector(WeightId::k_norm, n);
+  w.sinks = vector(WeightId::sinks, n);
+  w.q_a = matrix(WeightId::q_a, n);
+  w.q_a_norm = vector(WeightId::q_a_norm, n);
+  w.q_b = matrix(WeightId::q_b, n);
+  w.kv_a = matrix(WeightId::kv_a, n);
+  w.kv_a_norm = vector(WeightId::kv_a_norm, n);
+  w.kv_b = matrix(WeightId::kv_b, n);
+  if (spec_.latent) latent_heads(n, w);
+  w.mlp = mlp(WeightId::gate, WeightId::up, WeightId::down, n);
+  w.shared = mlp(WeightId::shared_gate, WeightId::shared_up, WeightId::shared_down, n);
+  w.router = matrix(WeightId::router, n);
+  w.router_bias = vector(WeightId::router_bias, n);
+  w.router_correction = vector(WeightId::router_correction, n);
+  w.experts = {expert_stack(WeightId::expert_gate, n), expert_stack(WeightId::expert_up, n),
+               expert_stack(WeightId::expert_down, n)};
+  stacked_experts(n, w);
+  return w;
+}
+
+Weights Binder::bind() {
+  Weights weights;
+  weights.embed = matrix(WeightId::embed);
+  weights.lm_head = spec_.tied ? weights.embed : matrix(WeightId::lm_head);
+  weights.final_norm = vector(WeightId::final_norm);
+  for (std::size_t i = 0; i < spec_.layers.size(); ++i) weights.layers.push_back(layer(static_cast<std::int32_t>(i)));
+  for (const RopeSpec& rope : spec_.ropes)
+    weights.inv_freq.push_back(region_.take_array<float>(rope.rotary_dim / 2));
+  return weights;
+}
+
+void write_inv_freq(const ModelSpec& spec, const Weights& weights) {
+  for (std::size_t i = 0; i < spec.ropes.size(); ++i) {
+    const std::vector<double> values = rope_inv_freq(spec.ropes[i]);
+    std::transform(values.begin(), values.end(), weights.inv_freq[i],
+                   [](double value) { return static_cast<float>(value); });
+  }
+}
+
+}  // namespace
+
+Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint, const ops::Ops& ops,
+                                const LoadOptions& options) {
+  QUIRE_TRY(found, check_tensors(spec, checkpoint, ops, options));
+  Region measure(nullptr);
+  Binder binder(spec, found, ops, options, measure);
+  binder.bind();
+  WeightPlan plan;
+  plan.mapped_bytes = binder.mapped_bytes();
+  plan.private_bytes = measure.used();
+  for (const auto& [key, entry] : found) plan.parameters += elements(entry.expected.shape);
+  if (options.dummy) plan.notes.push_back(fmt::format("random f32 weights, seed {}", options.dummy_seed));
+  if (binder.expanded_matrices() > 0)
+    plan.notes.push_back(fmt::format("{} 16-bit matrices are expanded to f32 at load: {} has no exact 16-bit product",
+                                     binder.expanded_matrices(), ops.name()));
+  return plan;
+}
+
+Result<Weights> load_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint, const ops::Ops& ops,
+                             platform::Device& device, const LoadOptions& options) {
+  QUIRE_TRY(found, check_tensors(spec, checkpoint, ops, options));
+  Region measure(nullptr);
+  Binder(spec, found, ops, options, measure).bind();
+  QUIRE_TRY(memory, device.allocate(std::max<std::int64_t>(measure.used(), 64), "weights"));
+  Region region(memory->data());
+  Binder binder(spec, found, ops, options, region);
+  Weights weights = binder.bind();
+  QUIRE_CHECK(region.used() == measure.used(), "used={} planned={}", region.used(), measure.used());
+  run_conversions(binder.conversions(), device.info().cores);
+  for (const checkpoint::TensorInfo* tensor : binder.converted()) checkpoint.release(*tensor);
+  write_inv_freq(spec, weights);
+  weights.memory = std::move(memory);
+  return weights;
+}
+
+}  // namespace quire::model
