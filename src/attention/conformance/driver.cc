@@ -1,0 +1,179 @@
+#include "attention/conformance/driver.h"
+
+#include <chrono>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "attention/conformance/judge.h"
+
+namespace quire::conformance {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using attention::Backend;
+using attention::Box;
+using attention::Problem;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+bool box_is_here(const Box& box, const platform::DeviceInfo& device) {
+  return (box.platforms == 0 || (box.platforms & attention::bit(device.kind))) && device.arch >= box.arch_min &&
+         device.arch <= box.arch_max;
+}
+
+class RowRun {
+ public:
+  RowRun(const Backend& row, const VerifyOptions& options, const Fault* fault, Machine& machine, double seconds)
+      : row_(row), options_(options), fault_(fault), machine_(machine), judge_(row, fault, machine), seconds_(seconds) {}
+
+  RowReport run() {
+    report_.name = row_.name;
+    start_ = Clock::now();
+    for (int box = 0; box < static_cast<int>(row_.caps.boxes.size()) && !enough(); ++box) run_box(box);
+    if (fault_ == nullptr) check_refusals();
+    report_.cases = report_.passed + report_.failed + report_.skipped;
+    report_.seconds = seconds_since(start_);
+    return report_;
+  }
+
+ private:
+  // A planted fault is caught: the rest would say the same.
+  bool enough() const { return fault_ != nullptr && report_.failed >= 3; }
+
+  void count(const std::string& name, const Finding& finding) {
+    if (finding.ok()) {
+      ++report_.passed;
+    } else {
+      ++report_.failed;
+      std::string text = finding.broken.empty() ? fmt::format("{} {:.3g} over the gate {:.3g}", finding.worst.what,
+                                                              finding.worst.error, finding.worst.gate)
+                                                : finding.broken;
+      if (static_cast<int>(report_.failures.size()) < kMostFailures)
+        report_.failures.push_back(fmt::format("{}: {}", name, text));
+    }
+    const Error worst_so_far{report_.worst.error, report_.worst.gate, ""};
+    if (finding.worst.ratio() > worst_so_far.ratio())
+      report_.worst = {fmt::format("{}: {}", name, finding.worst.what), finding.worst.error, finding.worst.gate};
+  }
+
+  bool run_case(const Case& c, int number) {
+    const std::string name = name_of(c);
+    if (auto reason = supports(row_, c.problem)) {
+      count(name, {fmt::format("refused although a box holds it: {}", reason->text), {}});
+      return false;
+    }
+    const Logical logical = make_logical(c);
+    Finding finding = judge_.accuracy(logical);
+    const bool merge_turn = fault_ != nullptr || number % 4 == 0;
+    if (finding.ok() && number % 2 == 0) finding.join(judge_.invariance(logical));
+    if (finding.ok() && merge_turn && judge_.can_merge(c.problem)) finding.join(judge_.merged_parts(logical));
+    count(name, finding);
+    return finding.ok();
+  }
+
+  void run_box(int box) {
+    const platform::DeviceInfo& device = machine_.devices[0]->info();
+    const int extra = options_.seconds > 0 ? 2000 : kExtraCases;
+    Sweep sweep = make_sweep(row_, box, options_.seed, extra);
+    const int covering = static_cast<int>(sweep.cases.size()) - extra;
+    if (!box_is_here(row_.caps.boxes[static_cast<std::size_t>(box)], device)) {
+      report_.skipped += covering;
+      return;
+    }
+    std::vector<std::vector<int>> proven;   // passing cases per axis and value
+    for (const Axis& axis : sweep.axes) proven.emplace_back(axis.values.size());
+    const double share = seconds_ * (box + 1) / static_cast<double>(row_.caps.boxes.size());
+    for (int i = 0; i < static_cast<int>(sweep.cases.size()) && !enough(); ++i) {
+      if (i >= covering && options_.seconds > 0 && seconds_since(start_) > share) break;
+      Case& c = sweep.cases[static_cast<std::size_t>(i)];
+      c.problem.platform = device.kind;
+      c.problem.arch = device.arch;
+      if (fault_ != nullptr && !can_show(*fault_, c.problem)) {
+        ++report_.skipped;
+        continue;
+      }
+      if (!run_case(c, i)) continue;
+      for (std::size_t a = 0; a < proven.size(); ++a) ++proven[a][c.values[a]];
+    }
+    if (fault_ == nullptr) check_claims(box, sweep, proven);
+  }
+
+  // A claim without a passing case is a failure.
+  void check_claims(int box, const Sweep& sweep, const std::vector<std::vector<int>>& proven) {
+    for (std::size_t a = 0; a < proven.size(); ++a)
+      for (std::size_t v = 0; v < proven[a].size(); ++v)
+        if (proven[a][v] == 0)
+          count(fmt::format("box {} claims {} {}", box, sweep.axes[a].name, sweep.axes[a].values[v]),
+                {"no passing case shows it", {}});
+  }
+
+  // What lies outside all boxes is refused with two facts and the nearest legal change.
+  void check_refusals() {
+    if (row_.caps.boxes.empty()) return;
+    const Problem legal = make_sweep(row_, 0, options_.seed, 0).cases[0].problem;
+    const auto refuse = [&](std::string_view what, auto change) {
+      Problem problem = legal;
+      problem.platform = machine_.devices[0]->info().kind;
+      problem.arch = machine_.devices[0]->info().arch;
+      problem.source = attention::KvSource::paged;
+      problem.page_size = 16;
+      change(problem);
+      const auto reason = supports(row_, problem);
+      Finding finding;
+      if (!reason) finding.broken = "is accepted";
+      else if (reason->text.empty() || reason->fix.empty() || to_string(reason->facts[0]) == "unknown" ||
+               to_string(reason->facts[1]) == "unknown")
+        finding.broken = "the refusal lacks its facts or its fix";
+      count(fmt::format("refusal of {}", what), finding);
+    };
+    refuse("page size 0", [](Problem& p) { p.page_size = 0; });
+    refuse("page size 257", [](Problem& p) { p.page_size = 257; });
+    refuse("head dim 0", [](Problem& p) { p.qk_dim = 0; });
+    refuse("5 query heads over 2", [](Problem& p) { p.q_heads = 5, p.kv_heads = 2; });
+    refuse("queries of i32", [](Problem& p) { p.q_type = DType::i32; });
+    refuse("KV of i64", [](Problem& p) { p.kv.k_type = p.kv.v_type = DType::i64; });
+    refuse("block scales", [](Problem& p) { p.kv.scale = KvScaleKind::block; });
+    refuse("2 tokens per entry", [](Problem& p) { p.kv.tokens_per_entry = 2; });
+  }
+
+  const Backend& row_;
+  const VerifyOptions& options_;
+  const Fault* fault_;
+  Machine& machine_;
+  Judge judge_;
+  double seconds_;
+  RowReport report_;
+  Clock::time_point start_;
+};
+
+}  // namespace
+
+Result<VerifyReport> verify(std::span<const Backend> table, const VerifyOptions& options) {
+  const Fault* fault = options.fault.empty() ? nullptr : find_fault(options.fault);
+  if (!options.fault.empty() && fault == nullptr)
+    return bad_input(fmt::format("there is no fault '{}'; there are\n{}", options.fault, fault_list()));
+  std::vector<const Backend*> rows;
+  std::string names;
+  for (const Backend& row : table) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", row.name);
+    if (options.backend.empty() || row.name == options.backend) rows.push_back(&row);
+  }
+  if (rows.empty())
+    return bad_input(fmt::format("there is no attention backend '{}'; this build has {}", options.backend,
+                                 names.empty() ? "none for this platform" : names));
+  QUIRE_TRY(machine, open_machine());
+  VerifyReport report;
+  report.seed = options.seed;
+  report.passed = true;
+  for (const Backend* row : rows) {
+    const double seconds = static_cast<double>(options.seconds) / static_cast<double>(rows.size());
+    report.rows.push_back(RowRun(*row, options, fault, machine, seconds).run());
+    report.passed = report.passed && report.rows.back().failed == 0 && report.rows.back().passed > 0;
+  }
+  return report;
+}
+
+}  // namespace quire::conformance

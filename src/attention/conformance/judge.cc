@@ -1,0 +1,264 @@
+#include "attention/conformance/judge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "attention/backends/reference/backend.h"
+#include "base/check.h"
+
+namespace quire::conformance {
+namespace {
+
+using attention::Problem;
+
+// Largest and Frobenius error of a result, and what it is measured by.
+struct Errors {
+  double largest = 0;
+  double squares = 0;
+  double expected_squares = 0;
+  double expected_largest = 0;
+  std::int64_t count = 0;
+  // Relative to the expected norm. A result that a sink has pressed to nothing is measured against `floor`
+  // per element instead: there the absolute error says what matters.
+  double frobenius(double floor) const {
+    const double norm = std::max(std::sqrt(expected_squares), floor * std::sqrt(static_cast<double>(count)));
+    return norm > 0 ? std::sqrt(squares) / norm : (squares > 0 ? 1e30 : 0);
+  }
+  void add(double got, double expected) {
+    const double error = std::fabs(got - expected);
+    largest = std::max(largest, error);
+    squares += error * error;
+    expected_squares += expected * expected;
+    ++count;
+    expected_largest = std::max(expected_largest, std::fabs(expected));
+  }
+};
+
+// Unit roundoff of the type that results are rounded to.
+double roundoff(DType type) {
+  return type == DType::bf16 ? std::ldexp(1.0, -8) : type == DType::f16 ? std::ldexp(1.0, -11) : std::ldexp(1.0, -24);
+}
+
+struct Gates {
+  double largest = 0;
+  double frobenius = 0;
+  double floor = 0;   // of the norm, per element
+};
+
+// Twice the error of the plain float32 computation plus rounding noise: of scores, which grow with their
+// size, and of the result's own type. 2e-6 in the norm holds for scores within 64 and grows beyond.
+Gates gates_of(const Expected& expected, const Expected& plain, DType out_type) {
+  Errors yardstick;
+  for (std::size_t i = 0; i < expected.out.size(); ++i) yardstick.add(plain.out[i], expected.out[i]);
+  const double stored = out_type == DType::f32 ? 0 : roundoff(out_type);
+  const double noise = std::ldexp(1.0, -23) * (4 + plain.score_max) * plain.value_max;
+  Gates gates;
+  gates.largest = 2 * yardstick.largest + noise + stored * yardstick.expected_largest;
+  gates.floor = std::ldexp(plain.value_max, -12);
+  gates.frobenius = 2e-6 * std::max(1.0, plain.score_max / 64) + stored;
+  gates.frobenius = std::max(gates.frobenius, plain.score_max > 16 ? 2 * yardstick.frobenius(gates.floor) : 0);
+  return gates;
+}
+
+Error worse(const Error& a, const Error& b) { return b.ratio() > a.ratio() ? b : a; }
+
+// out [rows, heads, dim] given row by row against what is expected.
+template <class OutRow>
+Finding compare_out(const Problem& p, int rows, const Expected& expected, const Gates& gates, OutRow out_row) {
+  Finding finding;
+  Errors errors;
+  for (int r = 0; r < rows; ++r)
+    for (int h = 0; h < p.q_heads; ++h) {
+      const std::vector<float> out = out_row(r, h);
+      const auto at = static_cast<std::size_t>(r * p.q_heads + h);
+      const bool empty = expected.lse[at] == -std::numeric_limits<double>::infinity();
+      for (int d = 0; d < p.v_dim; ++d) {
+        const float got = out[static_cast<std::size_t>(d)];
+        if (!std::isfinite(got)) finding.broken = fmt::format("row {} head {} holds {}", r, h, got);
+        if (empty && got != 0) finding.broken = fmt::format("row {} sees no key and is {}, not 0", r, got);
+        errors.add(got, expected.out[at * static_cast<std::size_t>(p.v_dim) + static_cast<std::size_t>(d)]);
+      }
+      if (!finding.broken.empty()) return finding;
+    }
+  finding.worst = worse({errors.largest, gates.largest, "largest error"},
+                        {errors.frobenius(gates.floor), gates.frobenius, "relative Frobenius error"});
+  return finding;
+}
+
+template <class Lse>
+Finding compare_lse(const Problem& p, int rows, const Expected& expected, Lse lse) {
+  Finding finding;
+  for (int r = 0; r < rows; ++r)
+    for (int h = 0; h < p.q_heads; ++h) {
+      const double want = expected.lse[static_cast<std::size_t>(r * p.q_heads + h)];
+      const double got = lse(r, h);
+      if (std::isinf(want) ? got != want : !std::isfinite(got)) {
+        finding.broken = fmt::format("lse of row {} head {} is {}, not {}", r, h, got, want);
+        return finding;
+      }
+      if (std::isfinite(want))
+        finding.worst = worse(finding.worst, {std::fabs(got - want), 1e-4 + std::ldexp(std::fabs(want), -16), "lse error"});
+    }
+  return finding;
+}
+
+// The reference row on the same pages, q and out in float32.
+Expected by_reference(const Placed& placed, const Logical& l, Machine& machine) {
+  static const attention::Backend reference = attention::reference_backend();
+  Problem problem = placed.problem();
+  problem.q_type = DType::f32;
+  auto instance = reference.make(problem, *machine.devices[0]);
+  const auto total = static_cast<std::size_t>(placed.total_rows()) * static_cast<std::size_t>(problem.q_heads);
+  std::vector<float> out(total * static_cast<std::size_t>(problem.v_dim));
+  std::vector<float> lse(total);
+  Guarded workspace(instance->workspace_bytes(placed.limits(machine.threads[0])));
+  const attention::PlanBuffer buffer{workspace.data(), workspace.size()};
+  instance->plan(placed.shape(), buffer, *machine.streams[0]);
+  instance->run(placed.shape(), placed.oracle_args(out.data(), lse.data()), buffer, *machine.streams[0]);
+  machine.streams[0]->synchronize();
+  Expected expected;
+  const auto lead = static_cast<std::size_t>(placed.lead_rows()) * static_cast<std::size_t>(problem.q_heads);
+  const auto count = static_cast<std::size_t>(l.rows()) * static_cast<std::size_t>(problem.q_heads);
+  const auto dim = static_cast<std::size_t>(problem.v_dim);
+  expected.out.assign(out.begin() + static_cast<std::ptrdiff_t>(lead * dim),
+                      out.begin() + static_cast<std::ptrdiff_t>((lead + count) * dim));
+  expected.lse.assign(lse.begin() + static_cast<std::ptrdiff_t>(lead), lse.begin() + static_cast<std::ptrdiff_t>(lead + count));
+  return expected;
+}
+
+}  // namespace
+
+void Finding::join(const Finding& other) {
+  if (broken.empty()) broken = other.broken;
+  worst = worse(worst, other.worst);
+}
+
+Result<Machine> open_machine() {
+  Machine machine;
+  for (int threads : {2, 1, 3}) {
+    QUIRE_TRY(device, platform::open_device("cpu", {.compute = threads, .io = 1}));
+    machine.streams.push_back(device->make_stream());
+    machine.devices.push_back(std::move(device));
+    machine.threads.push_back(threads);
+  }
+  return machine;
+}
+
+Placement Judge::placement_of(const Case& c) const {
+  return {.page_size = c.problem.page_size,
+          .order = c.problem.order,
+          .pages = c.pages,
+          .loose = c.loose,
+          .safe_dropped = fault_ != nullptr,
+          .seed = c.seed};
+}
+
+std::string Judge::run(Placed& placed, int device, How how) {
+  const auto index = static_cast<std::size_t>(device);
+  platform::Stream& stream = *machine_.streams[index];
+  auto instance = row_.make(placed.problem(), *machine_.devices[index]);
+  if (instance == nullptr) return "make() gave nothing for a problem that supports() accepted";
+  if (fault_ != nullptr) instance = with_fault(*fault_, placed.problem(), std::move(instance));
+  Guarded workspace(instance->workspace_bytes(placed.limits(machine_.threads[index])),
+                    row_.caps.workspace_zeroed_once ? 0 : 0xff);
+  const attention::PlanBuffer buffer{workspace.data(), workspace.size()};
+  const auto work = [&] {
+    instance->plan(placed.shape(), buffer, stream);
+    instance->run(placed.shape(), placed.args(), buffer, stream);
+  };
+  if (how == How::captured) {
+    stream.begin_capture();
+    work();
+    const auto graph = stream.end_capture();
+    stream.launch(*graph);
+    stream.synchronize();
+    placed.poison_outputs_in_place();
+    stream.launch(*graph);
+    stream.synchronize();
+  } else {
+    work();
+    stream.synchronize();
+  }
+  if (!workspace.intact()) return "wrote outside its plan buffer";
+  const char* stray = placed.stray_write();
+  return stray != nullptr ? stray : "";
+}
+
+Finding Judge::accuracy(const Logical& l) {
+  Placed placed(l, placement_of(l.origin));
+  Finding finding;
+  finding.broken = run(placed, 0, How::eager);
+  if (!finding.broken.empty()) return finding;
+  // The reference row is judged by a computation that knows neither pages nor tables.
+  const Expected expected = row_.name == "reference" ? plain_double(l) : by_reference(placed, l, machine_);
+  const Gates gates = gates_of(expected, plain_float(l), l.problem.q_type);
+  finding.join(compare_out(l.problem, l.rows(), expected, gates, [&](int r, int h) { return placed.out_row(r, h); }));
+  if (l.has(attention::kLse))
+    finding.join(compare_lse(l.problem, l.rows(), expected, [&](int r, int h) { return placed.lse(r, h); }));
+  return finding;
+}
+
+bool Judge::can_merge(const Problem& problem) const {
+  Problem part = problem;
+  part.q_type = DType::f32;
+  part.features = (part.features | attention::kPart | attention::kLse) & ~attention::kSink;
+  return !supports(row_, part);
+}
+
+Finding Judge::merged_parts(const Logical& l) {
+  constexpr int kParts = 3;
+  Logical whole = l;
+  whole.problem.q_type = DType::f32;
+  whole.lead_rows = whole.tail_rows = 0;
+  Placement placement = placement_of(l.origin);
+  placement.loose = false;  // parts are dense
+  std::vector<std::unique_ptr<Placed>> parts;
+  attention::MergeArgs args;
+  Finding finding;
+  for (int i = 0; i < kParts; ++i) {
+    Logical part = whole;
+    part.sink.clear();
+    part.problem.features = (part.problem.features | attention::kPart | attention::kLse) & ~attention::kSink;
+    for (Sequence& s : part.sequences) {
+      // Borders at a third and at two thirds of the keys' page-free middle; short sequences get empty parts.
+      const int begin = l.has(attention::kPart) ? s.part_begin : 0;
+      const int end = l.has(attention::kPart) ? s.part_end : s.kv_len;
+      s.part_begin = begin + (end - begin) * i / kParts;
+      s.part_end = begin + (end - begin) * (i + 1) / kParts;
+    }
+    parts.push_back(std::make_unique<Placed>(part, placement));
+    finding.broken = run(*parts.back(), 0, How::eager);
+    if (!finding.broken.empty()) return finding;
+    args.parts[i] = {static_cast<const float*>(parts.back()->args().out), parts.back()->args().lse};
+  }
+  const Problem& p = whole.problem;
+  std::vector<float> out(static_cast<std::size_t>(whole.rows()) * static_cast<std::size_t>(p.q_heads * p.v_dim));
+  std::vector<float> lse(static_cast<std::size_t>(whole.rows() * p.q_heads));
+  args.part_count = kParts;
+  args.rows = whole.rows();
+  args.heads = p.q_heads;
+  args.dim = p.v_dim;
+  args.out = out.data();
+  args.out_row_stride = std::int64_t{p.q_heads} * p.v_dim;
+  args.lse = lse.data();
+  args.sink = whole.sink.empty() ? nullptr : whole.sink.data();
+  merge_with_fault(fault_, args, *machine_.streams[0]);
+  machine_.streams[0]->synchronize();
+
+  const Expected expected = plain_double(whole);
+  Gates gates = gates_of(expected, plain_float(whole), DType::f32);
+  gates.largest *= 2;  // parts are rounded once more
+  gates.frobenius *= 2;
+  finding.join(compare_out(p, whole.rows(), expected, gates, [&](int r, int h) {
+    const float* at = out.data() + (static_cast<std::size_t>(r) * static_cast<std::size_t>(p.q_heads) + static_cast<std::size_t>(h)) * static_cast<std::size_t>(p.v_dim);
+    return std::vector<float>(at, at + p.v_dim);
+  }));
+  finding.join(compare_lse(p, whole.rows(), expected, [&](int r, int h) { return lse[static_cast<std::size_t>(r * p.q_heads + h)]; }));
+  return finding;
+}
+
+}  // namespace quire::conformance
