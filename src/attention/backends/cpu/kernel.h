@@ -1,0 +1,80 @@
+// The arithmetic of the cpu row, compiled once per instruction set: kernel_portable.cc, kernel_avx2.cc and
+// kernel_avx512.cc each include kernel.inl and export one table of function pointers. Plain data only; the
+// driver (attend.cc, built for the baseline) chooses a table once and decides what is computed.
+//
+// What makes a row's bits independent of its neighbours (level schedule_invariant): keys are taken in
+// tiles at absolute multiples of kTileKeys and splits at absolute multiples of kSplitKeys; a score is
+// kChains interleaved chains of multiply-adds over the dim, summed by one fixed tree, whether the vector
+// lanes hold dims (few rows) or keys (many rows); values are added key after key. A row to which a tile or
+// a key is invisible is left as it was, exactly. So the choice between the two ways is one of speed.
+#pragma once
+
+#include <cstdint>
+
+// Small constant loops over registers must vanish: left as loops, their arrays live in memory.
+#define QUIRE_UNROLL _Pragma("GCC unroll 16")
+
+namespace quire::attention::cpu {
+
+inline constexpr int kTileKeys = 64;    // bits of a visibility word
+inline constexpr int kSplitKeys = 512;  // a multiple of kTileKeys
+inline constexpr int kChains = 8;       // partial sums of one score
+inline constexpr int kFewRows = 8;      // up to here tiles are read in place, above they are packed
+inline constexpr int kMaxRows = 96;     // (row, head) pairs of one block
+inline constexpr int kMaxDim = 576;
+inline constexpr int kPanel = 32;       // widest panel of packed keys or dims; acc rows are padded to it
+inline constexpr float kNoKey = -__builtin_huge_valf();  // maximum of a row that has seen no key
+
+// How an element of the cache is stored; the index of Kernels::tile.
+enum KvElement : int { kF32 = 0, kBf16 = 1, kF16 = 2, kFp8 = 3, kKvElements = 4 };
+
+// One tile against one block of rows. Rows are (query row, head) pairs that share a KV head.
+struct TileArgs {
+  int rows = 0;
+  int qk_dim = 0;                // multiples of 8
+  int v_dim = 0;
+  int acc_stride = 0;            // v_dim padded to kPanel
+  bool packed = false;           // rows > kFewRows; then q_packed, k_pack, v_pack are used
+  // [kTileKeys] cache rows; keys that no row sees point at zeros.
+  const void* const* k = nullptr;
+  const void* const* v = nullptr;
+  const void* const* next_k = nullptr;  // the tile to come, to be fetched meanwhile, or null
+  const void* const* next_v = nullptr;
+  std::uint64_t any = 0;         // union of visible, not 0
+  const std::uint64_t* visible = nullptr;   // [rows] bit j: key j of the tile
+  const float* const* q = nullptr;          // [rows] -> [qk_dim]
+  const float* q_packed = nullptr;          // [rows, qk_dim], dims in chain order (Kernels::pack_q)
+  const float* k_scale = nullptr;           // [kTileKeys] or null
+  const float* v_scale = nullptr;
+  float scale = 1.0f;            // of a score, static K scale included
+  float softcap = 0.0f;          // 0: none
+  // State of the rows: running maximum, sum of weights, weighted sum of values. Set by Kernels::clear.
+  float* max = nullptr;          // [rows]
+  float* sum = nullptr;          // [rows]
+  float* acc = nullptr;          // [rows, acc_stride]
+  // Scratch, 64-byte aligned.
+  float* scores = nullptr;       // [rows, kTileKeys]
+  float* alpha = nullptr;        // [rows]
+  float* chains = nullptr;       // [kFewRows, kTileKeys, kChains]
+  float* k_pack = nullptr;       // kTileKeys * qk_dim
+  float* v_pack = nullptr;       // kTileKeys * acc_stride
+};
+
+struct Kernels {
+  using Tile = void (*)(const TileArgs& args);
+  Tile tile[kKvElements];
+  // What a stored element is times this to give its value (fp8 is read as a scaled half).
+  float unit[kKvElements];
+  // q [dim] -> chain order: element c * (dim / 8) + t is dim 8 t + c.
+  void (*pack_q)(const float* q, int dim, float* packed);
+  // Joins a later part into an earlier one: (max, sum, acc) <- both. Either may have seen no key.
+  void (*fold)(float* max, float* sum, float* acc, float part_max, float part_sum, const float* part_acc, int dim);
+  // out[i] = acc[i] * factor.
+  void (*write)(float* out, const float* acc, float factor, int dim);
+};
+
+const Kernels& kernels_portable();
+const Kernels& kernels_avx2();    // REQUIRES the processor has it
+const Kernels& kernels_avx512();  // REQUIRES the processor has it
+
+}  // namespace quire::attention::cpu

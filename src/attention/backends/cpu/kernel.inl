@@ -1,0 +1,411 @@
+// Body of kernel_*.cc, included once in each, inside an anonymous namespace and after the vector types of
+// that instruction set:
+//   F8    8 lanes: load, store, zero, fma, add, mul; transpose8 and sum8 over 8 of them
+//   F     kLanes lanes: the same and set, sub, max, div, select by mask bits, ...
+//   load8<KvElement>(row, t): elements [8t, 8t + 8) of a cache row as F8
+// No std:: here: an inline function of the library compiled with these flags must not become the
+// program's only copy.
+
+constexpr float kLowest = -3.4e38f;
+constexpr int kPanelWidth = 2 * kLanes;
+static_assert(kPanelWidth <= kPanel && kTileKeys % kPanelWidth == 0);
+
+struct KeyRange {
+  int begin, end;
+};
+
+// The keys of the tile that somebody sees, rounded outwards.
+inline KeyRange visible_range(std::uint64_t any, int multiple) {
+  const int first = __builtin_ctzll(any);
+  const int last = 64 - __builtin_clzll(any);
+  return {first / multiple * multiple, (last + multiple - 1) / multiple * multiple};
+}
+
+// ---- exp and tanh: about 1 ulp, exact at 0 ----
+
+// e^x for x <= 0; below -87 it is 0.
+inline F exp_nonpositive(F x) {
+  const F magic = set(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const F shifted = fma(x, set(1.44269504088896f), magic);
+  const F n = sub(shifted, magic);
+  F r = fma(n, set(-0.693359375f), x);
+  r = fma(n, set(2.12194440e-4f), r);
+  F p = set(1.9875691500e-4f);
+  p = fma(p, r, set(1.3981999507e-3f));
+  p = fma(p, r, set(8.3334519073e-3f));
+  p = fma(p, r, set(4.1665795894e-2f));
+  p = fma(p, r, set(1.6666665459e-1f));
+  p = fma(p, r, set(5.0000001201e-1f));
+  p = fma(mul(p, r), r, add(r, set(1.0f)));
+  return zero_where_below(add_exponent(p, shifted), x, -87.0f);
+}
+
+inline F tanh_of(F x) {
+  const F a = max(x, sub(set(0.0f), x));
+  const F e = exp_nonpositive(mul(a, set(-2.0f)));
+  const F big = div(sub(set(1.0f), e), add(set(1.0f), e));
+  const F z = mul(a, a);
+  F p = set(-5.70498872745e-3f);
+  p = fma(p, z, set(2.06390887954e-2f));
+  p = fma(p, z, set(-5.37397155531e-2f));
+  p = fma(p, z, set(1.33314422036e-1f));
+  p = fma(p, z, set(-3.33332819422e-1f));
+  const F small = fma(mul(p, z), a, a);
+  return with_sign_of(select_below(a, 0.625f, small, big), x);
+}
+
+// ---- few rows: the cache is read in place, lanes hold dims ----
+
+inline void fetch_row(const void* row, int bytes) {
+  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(row) + at, 0, kFetchLevel);
+}
+
+template <KvElement E, int kRows, int kKeys>
+inline void chains_of(const float* const* q, const void* const* k, int steps, float* chains) {
+  F8 acc[kRows][kKeys];
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r)
+    QUIRE_UNROLL
+    for (int n = 0; n < kKeys; ++n) acc[r][n] = zero8();
+  for (int t = 0; t < steps; ++t) {
+    F8 qv[kRows];
+    QUIRE_UNROLL
+    for (int r = 0; r < kRows; ++r) qv[r] = load(q[r] + 8 * t);
+    QUIRE_UNROLL
+    for (int n = 0; n < kKeys; ++n) {
+      const F8 kv = load8<E>(k[n], t);
+      QUIRE_UNROLL
+      for (int r = 0; r < kRows; ++r) acc[r][n] = fma(qv[r], kv, acc[r][n]);
+    }
+  }
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r)
+    QUIRE_UNROLL
+    for (int n = 0; n < kKeys; ++n) store(chains + (r * kTileKeys + n) * kChains, acc[r][n]);
+}
+
+template <KvElement E, int kRows>
+inline void scores_in_place_rows(const TileArgs& a, int row, KeyRange keys, bool fetch) {
+  constexpr int kKeys = kKeysAtOnce[kRows];
+  const int k_bytes = a.qk_dim * kElementBytes[E];
+  const int v_bytes = a.v_dim * kElementBytes[E];
+  for (int j = keys.begin; j < keys.end; j += kKeys) {
+    if (fetch)
+      QUIRE_UNROLL
+      for (int n = 0; n < kKeys; ++n) {
+        fetch_row(a.next_k[j + n], k_bytes);
+        fetch_row(a.next_v[j + n], v_bytes);
+      }
+    chains_of<E, kRows, kKeys>(a.q + row, a.k + j, a.qk_dim / 8, a.chains + j * kChains);
+  }
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r)
+    for (int j = keys.begin; j < keys.end; j += 8) {
+      F8 part[8];
+      QUIRE_UNROLL
+      for (int n = 0; n < 8; ++n) part[n] = load(a.chains + (r * kTileKeys + j + n) * kChains);
+      store(a.scores + (row + r) * kTileKeys + j, sum8(part));
+    }
+}
+
+template <KvElement E>
+inline void scores_in_place(const TileArgs& a, KeyRange keys) {
+  bool fetch = a.next_k != nullptr;
+  int row = 0;
+  for (; row + 4 <= a.rows; row += 4, fetch = false) scores_in_place_rows<E, 4>(a, row, keys, fetch);
+  switch (a.rows - row) {
+    case 3: scores_in_place_rows<E, 3>(a, row, keys, fetch); break;
+    case 2: scores_in_place_rows<E, 2>(a, row, keys, fetch); break;
+    case 1: scores_in_place_rows<E, 1>(a, row, keys, fetch); break;
+    default: break;
+  }
+}
+
+template <KvElement E, int kRows, int kSteps>
+inline void values_block(const TileArgs& a, int row, int t, KeyRange keys) {
+  F8 acc[kRows][kSteps];
+  float* base = a.acc + row * a.acc_stride + 8 * t;
+  const float* p = a.scores + row * kTileKeys;
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const F8 alpha = set8(a.alpha[row + r]);
+    QUIRE_UNROLL
+    for (int s = 0; s < kSteps; ++s) acc[r][s] = mul(load(base + r * a.acc_stride + 8 * s), alpha);
+  }
+  for (int j = keys.begin; j < keys.end; ++j) {
+    F8 v[kSteps];
+    QUIRE_UNROLL
+    for (int s = 0; s < kSteps; ++s) v[s] = load8<E>(a.v[j], t + s);
+    QUIRE_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const F8 weight = set8(p[r * kTileKeys + j]);
+      QUIRE_UNROLL
+      for (int s = 0; s < kSteps; ++s) acc[r][s] = fma(weight, v[s], acc[r][s]);
+    }
+  }
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r)
+    QUIRE_UNROLL
+    for (int s = 0; s < kSteps; ++s) store(base + r * a.acc_stride + 8 * s, acc[r][s]);
+}
+
+template <KvElement E, int kRows>
+inline void values_in_place_rows(const TileArgs& a, int row, KeyRange keys) {
+  constexpr int kSteps = kStepsAtOnce[kRows];
+  const int steps = a.v_dim / 8;
+  int t = 0;
+  for (; t + kSteps <= steps; t += kSteps) values_block<E, kRows, kSteps>(a, row, t, keys);
+  for (; t < steps; ++t) values_block<E, kRows, 1>(a, row, t, keys);
+}
+
+template <KvElement E>
+inline void values_in_place(const TileArgs& a, KeyRange keys) {
+  int row = 0;
+  for (; row + 4 <= a.rows; row += 4) values_in_place_rows<E, 4>(a, row, keys);
+  switch (a.rows - row) {
+    case 3: values_in_place_rows<E, 3>(a, row, keys); break;
+    case 2: values_in_place_rows<E, 2>(a, row, keys); break;
+    case 1: values_in_place_rows<E, 1>(a, row, keys); break;
+    default: break;
+  }
+}
+
+// ---- many rows: tiles are packed to f32 once, lanes hold keys (scores) or dims (values) ----
+
+// k_pack: [panel of kPanelWidth keys][dim in chain order][key of the panel].
+template <KvElement E>
+inline void pack_keys(const TileArgs& a, KeyRange keys) {
+  const int steps = a.qk_dim / 8;
+  const int k_bytes = a.qk_dim * kElementBytes[E];
+  for (int j = keys.begin; j < keys.end; j += 8) {
+    if (a.next_k != nullptr)
+      QUIRE_UNROLL
+      for (int n = 0; n < 8; ++n) fetch_row(a.next_k[j + n], k_bytes);
+    float* panel = a.k_pack + (j / kPanelWidth) * kPanelWidth * a.qk_dim + j % kPanelWidth;
+    for (int t = 0; t < steps; ++t) {
+      F8 x[8];
+      QUIRE_UNROLL
+      for (int n = 0; n < 8; ++n) x[n] = load8<E>(a.k[j + n], t);
+      transpose8(x);
+      QUIRE_UNROLL
+      for (int c = 0; c < 8; ++c) store(panel + (c * steps + t) * kPanelWidth, x[c]);
+    }
+  }
+}
+
+// v_pack: [panel of kPanelWidth dims][key][dim of the panel], the last panel padded with zeros.
+template <KvElement E>
+inline void pack_values(const TileArgs& a, KeyRange keys) {
+  const int steps = a.v_dim / 8;
+  const int padded = (a.v_dim + kPanelWidth - 1) / kPanelWidth * (kPanelWidth / 8);
+  const int v_bytes = a.v_dim * kElementBytes[E];
+  for (int j = keys.begin; j < keys.end; ++j) {
+    if (a.next_v != nullptr) fetch_row(a.next_v[j], v_bytes);
+    for (int t = 0; t < padded; ++t) {
+      float* at = a.v_pack + (8 * t / kPanelWidth) * kPanelWidth * kTileKeys + j * kPanelWidth + 8 * t % kPanelWidth;
+      store(at, t < steps ? load8<E>(a.v[j], t) : zero8());
+    }
+  }
+}
+
+inline F tree(const F part[8]) {
+  const F low = add(add(part[0], part[2]), add(part[1], part[3]));
+  const F high = add(add(part[4], part[6]), add(part[5], part[7]));
+  return add(low, high);
+}
+
+template <int kRows>
+inline void scores_panel(const float* q, int dim, const float* panel, float* scores) {
+  const int steps = dim / 8;
+  F part[kRows][2][8];
+  QUIRE_UNROLL
+  for (int c = 0; c < 8; ++c) {
+    F acc[kRows][2];
+    QUIRE_UNROLL
+    for (int r = 0; r < kRows; ++r) acc[r][0] = acc[r][1] = set(0.0f);
+    const float* qc = q + c * steps;
+    for (int t = 0; t < steps; ++t, panel += kPanelWidth) {
+      const F k0 = load_wide(panel);
+      const F k1 = load_wide(panel + kLanes);
+      QUIRE_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const F x = set(qc[r * dim + t]);
+        acc[r][0] = fma(x, k0, acc[r][0]);
+        acc[r][1] = fma(x, k1, acc[r][1]);
+      }
+    }
+    QUIRE_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      part[r][0][c] = acc[r][0];
+      part[r][1][c] = acc[r][1];
+    }
+  }
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    store(scores + r * kTileKeys, tree(part[r][0]));
+    store(scores + r * kTileKeys + kLanes, tree(part[r][1]));
+  }
+}
+
+template <int kRows>
+inline void values_panel(const float* p, const float* alpha, const float* panel, KeyRange keys, float* acc_out,
+                         int stride) {
+  F acc[kRows][2];
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const F x = set(alpha[r]);
+    acc[r][0] = mul(load_wide(acc_out + r * stride), x);
+    acc[r][1] = mul(load_wide(acc_out + r * stride + kLanes), x);
+  }
+  for (int j = keys.begin; j < keys.end; ++j) {
+    const F v0 = load_wide(panel + j * kPanelWidth);
+    const F v1 = load_wide(panel + j * kPanelWidth + kLanes);
+    QUIRE_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const F x = set(p[r * kTileKeys + j]);
+      acc[r][0] = fma(x, v0, acc[r][0]);
+      acc[r][1] = fma(x, v1, acc[r][1]);
+    }
+  }
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    store(acc_out + r * stride, acc[r][0]);
+    store(acc_out + r * stride + kLanes, acc[r][1]);
+  }
+}
+
+template <int kRows>
+inline void scores_rows(const TileArgs& a, int row, int first_key) {
+  scores_panel<kRows>(a.q_packed + row * a.qk_dim, a.qk_dim, a.k_pack + first_key * a.qk_dim,
+                      a.scores + row * kTileKeys + first_key);
+}
+
+template <int kRows>
+inline void values_rows(const TileArgs& a, int row, int first_dim, KeyRange keys) {
+  values_panel<kRows>(a.scores + row * kTileKeys, a.alpha + row, a.v_pack + first_dim * kTileKeys, keys,
+                      a.acc + row * a.acc_stride + first_dim, a.acc_stride);
+}
+
+// Calls f<rows>(row) for all rows, kMicroRows at a time and then by halves.
+template <class F1>
+inline void for_row_blocks(int rows, F1 f) {
+  int row = 0;
+  for (; row + kMicroRows <= rows; row += kMicroRows) f.template run<kMicroRows>(row);
+  if constexpr (kMicroRows > 4)
+    for (; row + 4 <= rows; row += 4) f.template run<4>(row);
+  for (; row + 2 <= rows; row += 2) f.template run<2>(row);
+  for (; row < rows; ++row) f.template run<1>(row);
+}
+
+struct ScoresBlock {
+  const TileArgs& a;
+  int first_key;
+  template <int kRows>
+  void run(int row) const {
+    scores_rows<kRows>(a, row, first_key);
+  }
+};
+
+struct ValuesBlock {
+  const TileArgs& a;
+  int first_dim;
+  KeyRange keys;
+  template <int kRows>
+  void run(int row) const {
+    values_rows<kRows>(a, row, first_dim, keys);
+  }
+};
+
+// ---- softmax of one tile: scores become weights, the row's maximum and sum move on ----
+
+// Scales, caps and masks the scores in place; gives the new maximum.
+inline float finish_scores(const TileArgs& a, float* s, std::uint64_t visible, KeyRange keys, float old_max) {
+  const F scale = set(a.scale);
+  F top = set(kNoKey);
+  for (int j = keys.begin; j < keys.end; j += kLanes) {
+    F x = mul(load_wide(s + j), scale);
+    if (a.k_scale != nullptr) x = mul(x, load_wide(a.k_scale + j));
+    if (a.softcap > 0.0f) x = mul(set(a.softcap), tanh_of(div(x, set(a.softcap))));
+    x = select(static_cast<unsigned>(visible >> j), x, set(kNoKey));
+    store(s + j, x);
+    top = max(top, x);
+  }
+  // A visible key makes the maximum finite, so that NaN scores give NaN and not an empty row.
+  const float tile_max = max_lane(top) > kLowest ? max_lane(top) : kLowest;
+  return tile_max > old_max ? tile_max : old_max;
+}
+
+inline void softmax_row(const TileArgs& a, int row, KeyRange keys) {
+  float* s = a.scores + row * kTileKeys;
+  const std::uint64_t visible = a.visible[row];
+  if (visible == 0) {
+    for (int j = keys.begin; j < keys.end; j += kLanes) store(s + j, set(0.0f));
+    a.alpha[row] = 1.0f;
+    return;
+  }
+  const float new_max = finish_scores(a, s, visible, keys, a.max[row]);
+  const float alpha = first_lane(exp_nonpositive(set(a.max[row] - new_max)));
+  const F top = set(new_max);
+  F sum = set(0.0f);
+  for (int j = keys.begin; j < keys.end; j += kLanes) {
+    const F p = exp_nonpositive(sub(load_wide(s + j), top));
+    sum = add(sum, p);
+    store(s + j, a.v_scale != nullptr ? mul(p, load_wide(a.v_scale + j)) : p);
+  }
+  a.max[row] = new_max;
+  a.sum[row] = a.sum[row] * alpha + sum_lanes(sum);
+  a.alpha[row] = alpha;
+}
+
+template <KvElement E>
+void tile(const TileArgs& args) {
+  const TileArgs a = args;
+  const KeyRange keys = visible_range(a.any, a.packed ? kPanelWidth : kLanes);
+  if (a.packed) {
+    pack_keys<E>(a, keys);
+    for (int j = keys.begin / kPanelWidth * kPanelWidth; j < keys.end; j += kPanelWidth)
+      for_row_blocks(a.rows, ScoresBlock{a, j});
+  } else {
+    scores_in_place<E>(a, keys);
+  }
+  for (int row = 0; row < a.rows; ++row) softmax_row(a, row, keys);
+  if (a.packed) {
+    pack_values<E>(a, keys);
+    for (int d = 0; d < a.v_dim; d += kPanelWidth) for_row_blocks(a.rows, ValuesBlock{a, d, keys});
+  } else {
+    values_in_place<E>(a, keys);
+  }
+}
+
+void pack_q(const float* q, int dim, float* packed) {
+  const int steps = dim / 8;
+  QUIRE_UNROLL
+  for (int c = 0; c < 8; ++c)
+    for (int t = 0; t < steps; ++t) packed[c * steps + t] = q[8 * t + c];
+}
+
+void fold(float* max_io, float* sum_io, float* acc, float part_max, float part_sum, const float* part_acc, int dim) {
+  if (part_max == kNoKey) return;
+  if (*max_io == kNoKey) {
+    *max_io = part_max;
+    *sum_io = part_sum;
+    for (int i = 0; i < dim; i += 8) store(acc + i, load(part_acc + i));
+    return;
+  }
+  const float top = *max_io > part_max ? *max_io : part_max;
+  const float old_weight = first_lane(exp_nonpositive(set(*max_io - top)));
+  const float part_weight = first_lane(exp_nonpositive(set(part_max - top)));
+  *max_io = top;
+  *sum_io = *sum_io * old_weight + part_sum * part_weight;
+  const F8 x = set8(old_weight);
+  const F8 y = set8(part_weight);
+  for (int i = 0; i < dim; i += 8) store(acc + i, fma(load(part_acc + i), y, mul(load(acc + i), x)));
+}
+
+void write(float* out, const float* acc, float factor, int dim) {
+  const F8 x = set8(factor);
+  for (int i = 0; i < dim; i += 8) store(out + i, mul(load(acc + i), x));
+}
+
+constexpr Kernels kTable{
+    {tile<kF32>, tile<kBf16>, tile<kF16>, tile<kFp8>}, {1.0f, 1.0f, 1.0f, kFp8Unit}, pack_q, fold, write};

@@ -1,0 +1,182 @@
+#include "attention/backends/cpu/plan.h"
+
+#include <algorithm>
+
+#include "attention/backends/cpu/rows.h"
+#include "base/check.h"
+
+namespace quire::attention::cpu {
+namespace {
+
+constexpr std::int64_t kAlign = 64;
+// Partial results of split sequences get at most this much, or what one row needs; sequences that find it
+// full are not split.
+constexpr std::int64_t kRecordBytes = 8ll << 20;
+// A sequence with this many units of its own keeps its keys together.
+constexpr std::int32_t kEnoughUnits = 16;
+
+std::int64_t align_up(std::int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
+std::int32_t ceil_div(std::int32_t a, std::int32_t b) { return (a + b - 1) / b; }
+
+// Takes parts off a range, each aligned.
+class Carver {
+ public:
+  explicit Carver(char* base) : base_(base) {}
+  template <class T>
+  T* take(std::int64_t count) {
+    char* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += align_up(count * static_cast<std::int64_t>(sizeof(T)));
+    return reinterpret_cast<T*>(at);
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  char* base_;
+  std::int64_t used_ = 0;
+};
+
+KvElement element_of(DType type) {
+  switch (type) {
+    case DType::f32: return kF32;
+    case DType::bf16: return kBf16;
+    case DType::f16: return kF16;
+    default: return kFp8;
+  }
+}
+
+struct Bounds {
+  std::int32_t batch = 0;
+  std::int32_t total_q = 0;
+  std::int32_t max_kv = 0;
+};
+
+std::int64_t max_blocks(const Geometry& g, const Bounds& b) {
+  return std::int64_t{b.batch} + b.total_q / g.block_rows;
+}
+
+std::int64_t slot_bytes(const Geometry& g) {
+  return std::int64_t{g.q_heads} * g.record_floats * std::int64_t{sizeof(float)} + std::int64_t{sizeof(Unit)};
+}
+
+// Slots that a step within the bounds can use at most.
+std::int64_t slots_wanted(const Geometry& g, const Bounds& b) {
+  const std::int64_t splits = ceil_div(b.max_kv, kSplitKeys);
+  if (splits < 2) return 0;
+  return std::min<std::int64_t>(b.total_q, std::int64_t{b.batch} * g.split_rows) * splits;
+}
+
+// Everything but units and records of splits.
+std::int64_t fixed_bytes(const Geometry& g, const Bounds& b, int threads) {
+  const std::int64_t blocks = max_blocks(g, b);
+  Carver carver(nullptr);
+  carver.take<PlanHeader>(1);
+  carver.take<Group>(blocks);
+  carver.take<std::int32_t>(blocks * g.lanes());
+  carver.take<Unit>(blocks);
+  carver.take<char>(threads * make_scratch(g, nullptr).bytes);
+  return carver.used() + 2 * kAlign;  // what aligning units and records may add
+}
+
+}  // namespace
+
+Geometry make_geometry(const Problem& problem) {
+  Geometry g;
+  g.q_heads = problem.q_heads;
+  g.kv_heads = problem.kv_heads;
+  g.ratio = problem.q_heads / problem.kv_heads;
+  g.qk_dim = problem.qk_dim;
+  g.v_dim = problem.v_dim;
+  // A block's queries, scores and sums should stay in the second-level cache with the packed tile.
+  const std::int32_t rows = problem.qk_dim <= 128 ? kMaxRows : kMaxRows / 2;
+  g.head_blocks = ceil_div(g.ratio, rows);
+  g.block_heads = ceil_div(g.ratio, g.head_blocks);
+  g.block_rows = rows / g.block_heads;
+  g.acc_stride = ceil_div(g.v_dim, kPanel) * kPanel;
+  g.record_floats = ceil_div(g.v_dim + 2, 16) * 16;
+  g.split_rows = std::max(kFewRows, g.block_rows * ((kEnoughUnits - 1) / g.lanes()));
+  g.element = element_of(problem.kv.k_type);
+  return g;
+}
+
+Scratch make_scratch(const Geometry& g, char* base) {
+  Carver carver(base);
+  const std::int64_t rows = g.max_rows();
+  Scratch s;
+  s.keys[0] = carver.take<TileKeys>(1);
+  s.keys[1] = carver.take<TileKeys>(1);
+  s.q_packed = carver.take<float>(rows * g.qk_dim);
+  s.scores = carver.take<float>(rows * kTileKeys);
+  s.chains = carver.take<float>(4 * kTileKeys * kChains);
+  s.k_pack = carver.take<float>(std::int64_t{kTileKeys} * g.qk_dim);
+  s.v_pack = carver.take<float>(std::int64_t{kTileKeys} * g.acc_stride);
+  s.acc = carver.take<float>(rows * g.acc_stride);
+  s.total_acc = carver.take<float>(rows * g.acc_stride);
+  s.bytes = carver.used();
+  return s;
+}
+
+std::int64_t plan_bytes(const Geometry& g, const Limits& limits) {
+  const Bounds bounds{limits.max_batch, limits.max_total_q, limits.max_kv};
+  const std::int64_t one_row = ceil_div(limits.max_kv, kSplitKeys);
+  const std::int64_t slots = std::min(slots_wanted(g, bounds), std::max(one_row, kRecordBytes / slot_bytes(g)));
+  return fixed_bytes(g, bounds, limits.threads) + slots * slot_bytes(g);
+}
+
+PlanLayout make_layout(const Geometry& g, const StepShape& shape, PlanBuffer buffer, int threads) {
+  const Bounds bounds{shape.batch, shape.total_q, shape.max_kv};
+  const std::int64_t fixed = fixed_bytes(g, bounds, threads);
+  QUIRE_CHECK(fixed <= buffer.bytes, "plan buffer of {} bytes, batch {}, rows {}, threads {} need {}", buffer.bytes,
+              shape.batch, shape.total_q, threads, fixed);
+  PlanLayout layout;
+  const std::int64_t blocks = max_blocks(g, bounds);
+  layout.slot_capacity = std::min(slots_wanted(g, bounds), (buffer.bytes - fixed) / slot_bytes(g));
+  layout.group_capacity = blocks;
+  layout.unit_capacity = blocks + layout.slot_capacity;
+  Carver carver(static_cast<char*>(buffer.data));
+  layout.header = carver.take<PlanHeader>(1);
+  layout.groups = carver.take<Group>(blocks);
+  layout.arrivals = carver.take<std::int32_t>(blocks * g.lanes());
+  layout.units = carver.take<Unit>(layout.unit_capacity);
+  layout.scratch_bytes = make_scratch(g, nullptr).bytes;
+  layout.scratch = carver.take<char>(threads * layout.scratch_bytes);
+  layout.records = carver.take<float>(layout.slot_capacity * g.q_heads * g.record_floats);
+  layout.bytes = carver.used();
+  QUIRE_CHECK(layout.bytes <= buffer.bytes, "layout of {} bytes in {}", layout.bytes, buffer.bytes);
+  return layout;
+}
+
+void make_plan(const Geometry& g, const StepShape& shape, const PlanLayout& layout) {
+  std::int32_t units = 0;
+  std::int32_t groups = 0;
+  std::int64_t slots = 0;
+  for (std::int32_t i = 0; i < shape.batch; ++i) {
+    const std::int32_t q_len = shape.q_offsets[i + 1] - shape.q_offsets[i];
+    // The last block first: under a causal mask it has the most keys, and long work should not start last.
+    for (std::int32_t block = ceil_div(q_len, g.block_rows) - 1; block >= 0; --block) {
+      Unit unit{i, block * g.block_rows, 0, 0, 0, -1};
+      unit.rows = std::min(g.block_rows, q_len - unit.row);
+      const KeySpan keys = hull(shape, i, unit.row, unit.rows);
+      if (keys.begin < keys.end) {
+        unit.first_split = keys.begin / kSplitKeys;
+        unit.splits = ceil_div(keys.end, kSplitKeys) - unit.first_split;
+      }
+      const std::int64_t wanted = std::int64_t{unit.rows} * unit.splits;
+      const bool deal = unit.splits > 1 && q_len <= g.split_rows && slots + wanted <= layout.slot_capacity;
+      QUIRE_CHECK(units + (deal ? unit.splits : 1) <= layout.unit_capacity && groups <= layout.group_capacity,
+                  "units {} of {}, groups {} of {}", units, layout.unit_capacity, groups, layout.group_capacity);
+      if (!deal) {
+        layout.units[units++] = unit;
+        continue;
+      }
+      layout.groups[groups] = {unit, slots};
+      slots += wanted;
+      for (std::int32_t s = 0; s < unit.splits; ++s)
+        layout.units[units++] = {i, unit.row, unit.rows, unit.first_split + s, 1, groups};
+      ++groups;
+    }
+  }
+  std::fill_n(layout.arrivals, std::int64_t{groups} * g.lanes(), 0);
+  *layout.header = {units, groups};
+}
+
+}  // namespace quire::attention::cpu

@@ -1,0 +1,71 @@
+// 8 lanes with AVX2, FMA and F16C. Included inside an anonymous namespace (see kernel.inl), by the AVX-512
+// kernels too: there F8 stays the type whose lanes hold dims, so that both count the same chains.
+
+using F8 = __m256;
+
+constexpr int kElementBytes[kKvElements] = {4, 2, 2, 1};
+constexpr float kFp8Unit = 256.0f;  // an e4m3 pattern read as a half is the value / 2^8
+
+inline F8 load(const float* p) { return _mm256_loadu_ps(p); }
+inline void store(float* p, F8 x) { _mm256_storeu_ps(p, x); }
+inline F8 zero8() { return _mm256_setzero_ps(); }
+inline F8 set8(float x) { return _mm256_set1_ps(x); }
+inline F8 fma(F8 a, F8 b, F8 c) { return _mm256_fmadd_ps(a, b, c); }
+inline F8 add(F8 a, F8 b) { return _mm256_add_ps(a, b); }
+inline F8 mul(F8 a, F8 b) { return _mm256_mul_ps(a, b); }
+
+template <KvElement E>
+inline F8 load8(const void* row, int t) {
+  if constexpr (E == kF32) {
+    return load(static_cast<const float*>(row) + 8 * t);
+  } else if constexpr (E == kFp8) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(static_cast<const char*>(row) + 8 * t));
+    const __m128i wide = _mm_cvtepi8_epi16(bytes);  // sign in bits 15..7
+    __m128i half = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(static_cast<short>(0xbfff)));
+    const __m128i magnitude = _mm_and_si128(wide, _mm_set1_epi16(0x7f));
+    half = _mm_or_si128(half, _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)));  // 0x7f is NaN
+    return _mm256_cvtph_ps(half);
+  } else {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const char*>(row) + 16 * t));
+    if constexpr (E == kF16) return _mm256_cvtph_ps(half);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+  }
+}
+
+// Lane n of the result: ((0+2)+(1+3)) + ((4+6)+(5+7)) over the lanes of x[n]; kernel.inl: tree().
+inline F8 sum8(const F8 x[8]) {
+  F8 pair[4];
+  QUIRE_UNROLL
+  for (int n = 0; n < 4; ++n)
+    pair[n] = add(_mm256_unpacklo_ps(x[2 * n], x[2 * n + 1]), _mm256_unpackhi_ps(x[2 * n], x[2 * n + 1]));
+  F8 quad[2];
+  QUIRE_UNROLL
+  for (int n = 0; n < 2; ++n) {
+    const __m256d a = _mm256_castps_pd(pair[2 * n]);
+    const __m256d b = _mm256_castps_pd(pair[2 * n + 1]);
+    quad[n] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  }
+  return add(_mm256_permute2f128_ps(quad[0], quad[1], 0x20), _mm256_permute2f128_ps(quad[0], quad[1], 0x31));
+}
+
+inline void transpose8(F8 x[8]) {
+  F8 s[8];
+  QUIRE_UNROLL
+  for (int n = 0; n < 4; ++n) {
+    s[2 * n] = _mm256_unpacklo_ps(x[2 * n], x[2 * n + 1]);
+    s[2 * n + 1] = _mm256_unpackhi_ps(x[2 * n], x[2 * n + 1]);
+  }
+  F8 u[8];
+  QUIRE_UNROLL
+  for (int n = 0; n < 2; ++n) {
+    u[4 * n] = _mm256_shuffle_ps(s[4 * n], s[4 * n + 2], 0x44);
+    u[4 * n + 1] = _mm256_shuffle_ps(s[4 * n], s[4 * n + 2], 0xee);
+    u[4 * n + 2] = _mm256_shuffle_ps(s[4 * n + 1], s[4 * n + 3], 0x44);
+    u[4 * n + 3] = _mm256_shuffle_ps(s[4 * n + 1], s[4 * n + 3], 0xee);
+  }
+  QUIRE_UNROLL
+  for (int n = 0; n < 4; ++n) {
+    x[n] = _mm256_permute2f128_ps(u[n], u[n + 4], 0x20);
+    x[n + 4] = _mm256_permute2f128_ps(u[n], u[n + 4], 0x31);
+  }
+}
