@@ -1,0 +1,178 @@
+#include "ops/cpu/products.h"
+
+#include <ggml-quants.h>
+#include <ggml.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace quire::ops::cpu {
+namespace {
+
+using platform::cpu::Isa;
+
+// A block of weight rows and of activation rows that stay in the first-level cache while all pairs are
+// multiplied (16 + 16 rows of 1,536 columns are 16 + 27 KB in Q4_1 and Q8_1).
+constexpr std::int64_t kDotBlock = 16;
+
+struct ActivationInfo {
+  std::int64_t block;
+  std::int64_t bytes;
+  std::string_view name;
+};
+constexpr ActivationInfo kActivations[] = {
+    {1, 4, "f32"}, {1, 2, "f16"}, {1, 2, "bf16"}, {32, 34, "q8_0"}, {32, 36, "q8_1"}, {256, 292, "q8_k"},
+};
+const ActivationInfo& info_of(ActivationFormat format) { return kActivations[static_cast<std::size_t>(format)]; }
+
+void copy_f32(const void* x, float* y, std::int64_t count) {
+  std::memcpy(y, x, static_cast<std::size_t>(count) * sizeof(float));
+}
+void from_f16(const void* x, float* y, std::int64_t count) {
+  ggml_fp16_to_fp32_row(static_cast<const ggml_fp16_t*>(x), y, count);
+}
+void from_bf16(const void* x, float* y, std::int64_t count) {
+  ggml_bf16_to_fp32_row(static_cast<const ggml_bf16_t*>(x), y, count);
+}
+template <class Block, void (*kFunction)(const Block*, float*, std::int64_t)>
+void from_blocks(const void* x, float* y, std::int64_t count) {
+  kFunction(static_cast<const Block*>(x), y, count);
+}
+
+}  // namespace
+
+std::int64_t activation_row_bytes(ActivationFormat format, std::int64_t cols) {
+  const ActivationInfo& info = info_of(format);
+  QUIRE_CHECK(cols % info.block == 0, "{} columns are not whole {} blocks", cols, info.name);
+  return cols / info.block * info.bytes;
+}
+
+ProductTable::ProductTable(Isa isa) : kernels_(&row_kernels(isa)) {
+  add_floats(isa);
+  add_blocks(isa);
+}
+
+void ProductTable::add(const Product& product, std::string_view library, std::string_view activation) {
+  QUIRE_CHECK(count_ < kMaxFormats && find(product.format) == nullptr, "format {} of {}",
+              static_cast<int>(product.format), count_);
+  products_[count_] = product;
+  formats_[count_++] = LinearFormat{product.format, library, activation, Determinism::schedule_invariant};
+}
+
+// The tiles sum a vector of partial sums, columns of a vector's width at a time; the dot products use four.
+// So one row goes through the tile as well wherever more would.
+void ProductTable::add_floats(Isa isa) {
+  const RowKernels& k = *kernels_;
+  const bool tiles = isa != Isa::portable;
+  const std::int64_t width = k.name == "avx512" ? 16 : 8;
+  const auto line = [&](WeightFormat format, ActivationFormat activation, VecDot dot, Dequantise dequantise, int type) {
+    Product p{format, activation, dot, dequantise};
+    p.tiled_weight = p.tiled_activation = tiles ? type : -1;
+    p.tiled_cols = width;
+    p.tiled_rows = 4;
+    p.tiled_single_row = true;
+    add(p, tiles ? "ggml tiles" : "ggml dots", info_of(activation).name);
+  };
+  line(WeightFormat::f32, ActivationFormat::f32, k.f32, copy_f32, GGML_TYPE_F32);
+  line(WeightFormat::f16, ActivationFormat::f16, k.f16, from_f16, GGML_TYPE_F16);
+  line(WeightFormat::bf16, ActivationFormat::bf16, k.bf16, from_bf16, GGML_TYPE_BF16);
+}
+
+void ProductTable::add_blocks(Isa isa) {
+  const RowKernels& k = *kernels_;
+  const bool tiles = isa != Isa::portable;
+  const auto line = [&](WeightFormat format, ActivationFormat activation, VecDot dot, Dequantise dequantise,
+                        int tiled_type = -1) {
+    Product p{format, activation, dot, dequantise};
+    p.tiled_weight = tiles ? tiled_type : -1;
+    p.tiled_activation = GGML_TYPE_Q8_0;
+    p.elements_per_step = 32;
+    add(p, p.tiled_weight >= 0 ? "ggml tiles" : "ggml dots", info_of(activation).name);
+  };
+  using W = WeightFormat;
+  using A = ActivationFormat;
+  line(W::q8_0, A::q8_0, k.dot_q8_0, from_blocks<block_q8_0, dequantize_row_q8_0>, GGML_TYPE_Q8_0);
+  line(W::q4_0, A::q8_0, k.dot_q4_0, from_blocks<block_q4_0, dequantize_row_q4_0>, GGML_TYPE_Q4_0);
+  line(W::q4_1, A::q8_1, k.dot_q4_1, from_blocks<block_q4_1, dequantize_row_q4_1>);
+  line(W::q5_0, A::q8_0, k.dot_q5_0, from_blocks<block_q5_0, dequantize_row_q5_0>);
+  line(W::q5_1, A::q8_1, k.dot_q5_1, from_blocks<block_q5_1, dequantize_row_q5_1>);
+  line(W::q2_k, A::q8_k, k.dot_q2_k, from_blocks<block_q2_K, dequantize_row_q2_K>);
+  line(W::q3_k, A::q8_k, k.dot_q3_k, from_blocks<block_q3_K, dequantize_row_q3_K>);
+  line(W::q4_k, A::q8_k, k.dot_q4_k, from_blocks<block_q4_K, dequantize_row_q4_K>);
+  line(W::q5_k, A::q8_k, k.dot_q5_k, from_blocks<block_q5_K, dequantize_row_q5_K>);
+  line(W::q6_k, A::q8_k, k.dot_q6_k, from_blocks<block_q6_K, dequantize_row_q6_K>);
+  line(W::iq4_nl, A::q8_0, k.dot_iq4_nl, from_blocks<block_iq4_nl, dequantize_row_iq4_nl>);
+  line(W::iq4_xs, A::q8_k, k.dot_iq4_xs, from_blocks<block_iq4_xs, dequantize_row_iq4_xs>);
+  line(W::mxfp4, A::q8_0, k.dot_mxfp4, from_blocks<block_mxfp4, dequantize_row_mxfp4>);
+}
+
+const Product* ProductTable::find(WeightFormat format) const {
+  for (int i = 0; i < count_; ++i) {
+    if (products_[i].format == format) return &products_[i];
+  }
+  return nullptr;
+}
+
+void ProductTable::round_row(ActivationFormat format, const float* x, void* y, std::int64_t cols) const {
+  switch (format) {
+    case ActivationFormat::f16: return ggml_fp32_to_fp16_row(x, static_cast<ggml_fp16_t*>(y), cols);
+    case ActivationFormat::bf16: return ggml_fp32_to_bf16_row_ref(x, static_cast<ggml_bf16_t*>(y), cols);
+    case ActivationFormat::q8_0: return kernels_->q8_0(x, y, cols);
+    case ActivationFormat::q8_1: return kernels_->q8_1(x, y, cols);
+    case ActivationFormat::q8_k: return kernels_->q8_k(x, y, cols);
+    case ActivationFormat::f32: break;
+  }
+  QUIRE_CHECK(false, "activation format {} is not rounded", static_cast<int>(format));
+}
+
+void ProductTable::multiply_dots(const Product& product, const char* weight, std::int64_t row_bytes,
+                                 std::int64_t rows, std::int64_t cols, const char* activation,
+                                 std::int64_t activation_stride, std::int64_t count, float* y,
+                                 std::int64_t y_stride) const {
+  for (std::int64_t i0 = 0; i0 < rows; i0 += kDotBlock) {
+    const std::int64_t i1 = std::min(rows, i0 + kDotBlock);
+    for (std::int64_t j = 0; j < count; ++j) {
+      for (std::int64_t i = i0; i < i1; ++i) {
+        product.dot(static_cast<int>(cols), y + j * y_stride + i, 0, weight + i * row_bytes, 0,
+                    activation + j * activation_stride, 0, 1);
+      }
+    }
+  }
+}
+
+void ProductTable::multiply(const Product& product, const void* weight, std::int64_t row_bytes, std::int64_t rows,
+                            std::int64_t cols, const void* activation, std::int64_t activation_stride,
+                            std::int64_t count, float* y, std::int64_t y_stride) const {
+  const char* w = static_cast<const char*>(weight);
+  const char* x = static_cast<const char*>(activation);
+  // Which rows are tiled follows from the weight's shape alone, never from the number of activation rows.
+  std::int64_t tiled = 0;
+  if (product.tiled_weight >= 0 && cols % product.tiled_cols == 0) tiled = rows / product.tiled_rows * product.tiled_rows;
+  if (count == 1 && !product.tiled_single_row) tiled = 0;
+  if (tiled > 0) {
+    const std::int64_t lda = cols / product.elements_per_step;
+    const std::int64_t ldb = activation_stride * lda / activation_row_bytes(product.activation, cols);
+    bool done = false;
+    if (count > 1) {
+      done = run_tiled(*kernels_, tiled, count, lda, w, lda, x, ldb, y,
+                       y_stride, product.tiled_weight, product.tiled_activation);
+    } else {
+      // The tile wants two rows: it gets the same one twice, and the second result is dropped.
+      constexpr std::int64_t kPiece = 256;
+      float twice[2 * kPiece];
+      for (std::int64_t i = 0; i < tiled; i += kPiece) {
+        const std::int64_t piece = std::min(kPiece, tiled - i);
+        done = run_tiled(*kernels_, piece, 2, lda, w + i * row_bytes, lda, x, 0, twice, kPiece, product.tiled_weight,
+                         product.tiled_activation);
+        std::memcpy(y + i, twice, static_cast<std::size_t>(piece) * sizeof(float));
+      }
+    }
+    QUIRE_CHECK(done, "no tile for {} rows, {} columns, {} activations", tiled, cols, count);
+  }
+  multiply_dots(product, w + tiled * row_bytes, row_bytes, rows - tiled, cols, x, activation_stride, count, y + tiled,
+                y_stride);
+}
+
+}  // namespace quire::ops::cpu

@@ -1,0 +1,68 @@
+// The table of products: for every weight format that `linear` multiplies, how activations are rounded,
+// which library function multiplies, and how exact the result is.
+//
+// Every output element is one sum over the columns in one fixed order, whichever tile computes it: a row's
+// bits do not depend on the other rows (tested for every format, shape class and instruction set).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ops/cpu/row_kernels.h"
+#include "ops/ops.h"
+#include "tensor/weight.h"
+
+namespace quire::ops::cpu {
+
+// How a product wants its activations.
+enum class ActivationFormat : std::uint8_t { f32, f16, bf16, q8_0, q8_1, q8_k };
+// Bytes of `cols` activations, and the number that cols must be a multiple of.
+std::int64_t activation_row_bytes(ActivationFormat format, std::int64_t cols);
+
+struct Product {
+  WeightFormat format;
+  ActivationFormat activation;
+  VecDot dot;
+  Dequantise dequantise;
+  // ggml's type numbers for the tiled product, -1 when there is none.
+  int tiled_weight = -1;
+  int tiled_activation = -1;
+  std::int64_t tiled_cols = 1;       // cols must be a multiple of it
+  std::int64_t tiled_rows = 1;       // and the weight rows of one call
+  std::int64_t elements_per_step = 1;  // leading dimensions are in blocks of so many elements
+  bool tiled_single_row = false;     // one activation row goes through the tile too (its sums run otherwise)
+};
+
+class ProductTable {
+ public:
+  explicit ProductTable(platform::cpu::Isa isa);
+  const RowKernels& kernels() const { return *kernels_; }
+  // Null: this format is not multiplied.
+  const Product* find(WeightFormat format) const;
+  std::span<const LinearFormat> formats() const { return {formats_, static_cast<std::size_t>(count_)}; }
+
+  // Rounds one row to what the product wants. Not for f32, which is used where it lies.
+  void round_row(ActivationFormat format, const float* x, void* y, std::int64_t cols) const;
+
+  // y[j * y_stride + i] = product of weight row i and activation row j, for i in [0, rows) and j in [0, count).
+  // Activation rows lie activation_stride bytes apart.
+  void multiply(const Product& product, const void* weight, std::int64_t row_bytes, std::int64_t rows,
+                std::int64_t cols, const void* activation, std::int64_t activation_stride, std::int64_t count, float* y,
+                std::int64_t y_stride) const;
+
+ private:
+  static constexpr int kMaxFormats = 20;
+  void add(const Product& product, std::string_view library, std::string_view activation);
+  void add_floats(platform::cpu::Isa isa);
+  void add_blocks(platform::cpu::Isa isa);
+  void multiply_dots(const Product& product, const char* weight, std::int64_t row_bytes, std::int64_t rows,
+                     std::int64_t cols, const char* activation, std::int64_t activation_stride, std::int64_t count,
+                     float* y, std::int64_t y_stride) const;
+
+  const RowKernels* kernels_;
+  int count_ = 0;
+  Product products_[kMaxFormats];
+  LinearFormat formats_[kMaxFormats];
+};
+
+}  // namespace quire::ops::cpu

@@ -1,0 +1,58 @@
+// The memory that ops use between the start and the end of one call. Calls run one after another on the
+// stream, so all of them share the same bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "base/check.h"
+#include "ops/ops.h"
+
+namespace quire::ops::cpu {
+
+class Workspace {
+ public:
+  Workspace() = default;
+  Workspace(void* data, std::int64_t bytes, const OpsLimits& limits) : data_(data), bytes_(bytes), limits_(limits) {}
+  const OpsLimits& limits() const { return limits_; }
+  // Zero when the workspace is set; whoever writes it puts the zeros back.
+  std::int32_t* counts(int thread) const;  // [threads, vocab]
+  // The rest, free for every call.
+  char* scratch() const { return static_cast<char*>(data_) + counts_bytes(limits_); }
+  std::int64_t scratch_bytes() const { return bytes_ - counts_bytes(limits_); }
+
+  static std::int64_t counts_bytes(const OpsLimits& limits);
+
+ private:
+  void* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+  OpsLimits limits_;
+};
+
+inline std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+inline std::int64_t Workspace::counts_bytes(const OpsLimits& limits) {
+  return align64(limits.vocab * 4) * limits.threads;
+}
+inline std::int32_t* Workspace::counts(int thread) const {
+  QUIRE_CHECK(thread < limits_.threads, "thread {} of {} that the workspace was made for", thread, limits_.threads);
+  return reinterpret_cast<std::int32_t*>(static_cast<char*>(data_) + thread * align64(limits_.vocab * 4));
+}
+
+// Hands out pieces of the scratch one after another, aligned to 64 bytes. With a null base it only counts.
+class Carver {
+ public:
+  explicit Carver(char* base) : base_(base) {}
+  template <class T>
+  T* take(std::int64_t count) {
+    char* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += align64(count * static_cast<std::int64_t>(sizeof(T)));
+    return reinterpret_cast<T*>(at);
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  char* base_;
+  std::int64_t used_ = 0;
+};
+
+}  // namespace quire::ops::cpu
