@@ -39,14 +39,9 @@ void BlockTable::open(SlotId slot, SequenceId sequence) {
   slots_[slot.value] = Slot{true, sequence};
 }
 
-void BlockTable::close(SlotId slot) {
+void BlockTable::reset(SlotId slot) {
   QUIRE_CHECK(is_open(slot), "slot {}", slot.value);
-  for (std::size_t g = 0; g < storage_.size(); ++g) {
-    const GroupId group{static_cast<std::uint32_t>(g)};
-    QUIRE_CHECK(live_pages(slot, group) == 0, "slot {} holds {} pages of group {}", slot.value,
-                live_pages(slot, group), g);
-    row_of(slot, group) = Row{};
-  }
+  for (Group& group : storage_) group.rows[slot.value] = Row{};
   slots_[slot.value] = Slot{};
 }
 

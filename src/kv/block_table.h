@@ -43,8 +43,17 @@ class BlockTable {
 
   // Gives the slot to a sequence. REQUIRES a slot that nobody has.
   void open(SlotId slot, SequenceId sequence);
-  // Empties the slot. REQUIRES that all its pages were released.
-  void close(SlotId slot);
+  // Empties the slot after give(GroupId, PageId) for every live page, in order. No update is listed: entries
+  // past a row's end are not read.
+  template <class Give>
+  void close(SlotId slot, Give give) {
+    for (std::size_t g = 0; g < storage_.size(); ++g) {
+      const GroupId group{static_cast<std::uint32_t>(g)};
+      Row& row = row_of(slot, group);
+      for (; row.begin < row.end; ++row.begin) give(group, *entry_at(slot, group, row.begin));
+    }
+    reset(slot);
+  }
   bool is_open(SlotId slot) const { return slots_[slot.value].open; }
   SequenceId sequence(SlotId slot) const { return slots_[slot.value].sequence; }
 
@@ -90,6 +99,7 @@ class BlockTable {
   };
   Row& row_of(SlotId slot, GroupId group) { return storage_[group.value].rows[slot.value]; }
   const Row& row_of(SlotId slot, GroupId group) const { return storage_[group.value].rows[slot.value]; }
+  void reset(SlotId slot);
   PageId clear(SlotId slot, GroupId group, std::int64_t entry);
   PageId* entry_at(SlotId slot, GroupId group, std::int64_t entry) const;
 

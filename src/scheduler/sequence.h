@@ -1,0 +1,46 @@
+// Sequence: what the scheduler knows of one request. Internal to scheduler/.
+#pragma once
+
+#include <cstdint>
+
+#include "base/ids.h"
+#include "kv/lengths.h"
+#include "kv/page_pool.h"
+#include "scheduler/request.h"
+
+namespace quire::scheduler {
+
+enum class State : std::uint8_t {
+  waiting,  // no slot, no pages; new or retracted
+  running,  // has a slot and pages
+};
+
+struct Sequence {
+  RequestInfo info;
+  std::uint64_t arrival = 0;      // order of submission; retraction keeps it
+  State state = State::waiting;
+  bool ended = false;             // nothing more is wanted of it; kept only while steps in flight use it
+  std::int32_t in_flight = 0;     // rows in plans that are not committed
+
+  // Outputs: known, and counting those of steps in flight.
+  std::int32_t generated = 0;
+  std::int32_t planned_outputs = 0;
+  std::int32_t scored = 0;        // scoring: positions [0, scored) are known
+
+  // While running.
+  SlotId slot;
+  std::int32_t literals = 0;      // tokens known on the host when it got its slot: prompt and earlier output
+  std::int32_t planned = 0;       // tokens in the cache, counting steps in flight
+  kv::Committed committed;        // of these, known to be done
+  kv::Reservation promise;
+
+  bool extending() const { return planned < literals; }
+  // Tokens whose KV it can ever need: the last output is never written.
+  std::int32_t most_kv_tokens() const {
+    return info.score ? info.prompt_tokens : info.prompt_tokens + info.max_new_tokens - 1;
+  }
+  // Its prompt is in the cache and a further output is wanted.
+  bool decoding() const { return !info.score && !extending() && planned_outputs < info.max_new_tokens; }
+};
+
+}  // namespace quire::scheduler
