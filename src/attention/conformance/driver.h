@@ -18,7 +18,7 @@ struct VerifyOptions {
   std::string fault;          // plants one (faults.h); a row is given up after a few failures then
 };
 
-inline constexpr int kExtraCases = 40;
+inline constexpr int kExtraCases = 80;
 
 struct Worst {
   std::string name;           // the case, and what was measured
@@ -45,7 +45,8 @@ struct VerifyReport {
 
 inline constexpr int kMostFailures = 20;
 
-// bad_input for an unknown row or fault; the message lists those there are.
+// bad_input for an unknown row or fault (the message lists those there are), or for a fault that no row asked
+// for can show.
 Result<VerifyReport> verify(std::span<const attention::Backend> table, const VerifyOptions& options);
 
 }  // namespace quire::conformance

@@ -113,6 +113,8 @@ class Placed {
 
   // Fills out and lse with NaN again, at the same addresses.
   void poison_outputs_in_place();
+  // Device lengths as they are (true) or all 0: a graph is recorded at other lengths than it replays.
+  void set_lengths(bool real);
   // Row r of the sequences' rows, head h, as floats: [v_dim].
   std::vector<float> out_row(int row, int head) const;
   std::span<const char> out_bits(int row, int head) const;
@@ -136,6 +138,7 @@ class Placed {
   attention::Args args_;
   int lead_ = 0;
   std::unique_ptr<Reserved> arena_;
+  std::vector<std::int32_t> real_kv_lens_;
   std::vector<std::int32_t> q_offsets_, kv_lens_, row_begin_, row_end_, tree_base_, tree_depth_, part_begin_,
       part_end_, sparse_;
   std::vector<std::int64_t> kv_offsets_;

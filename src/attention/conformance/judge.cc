@@ -171,11 +171,13 @@ std::string Judge::run(Placed& placed, int device, How how) {
     instance->run(placed.shape(), placed.args(), buffer, stream);
   };
   if (how == How::captured) {
+    placed.set_lengths(false);
     stream.begin_capture();
     work();
     const auto graph = stream.end_capture();
     stream.launch(*graph);
     stream.synchronize();
+    placed.set_lengths(true);
     placed.poison_outputs_in_place();
     stream.launch(*graph);
     stream.synchronize();

@@ -124,6 +124,11 @@ void Placed::place_step(const Logical& l) {
     part_begin_.push_back(s.part_begin);
     part_end_.push_back(s.part_end);
   }
+  real_kv_lens_ = kv_lens_;
+  if (l.origin.loose) {  // the host's numbers are bounds, not lengths
+    shape_.max_kv += 37;
+    shape_.max_q += 3;
+  }
   shape_.mask = problem_.mask;
   shape_.mask_width = l.mask_width;
   shape_.q_offsets = q_offsets_.data();
@@ -311,6 +316,10 @@ void Placed::place_queries(const Logical& l, const Placement& p) {
 void Placed::poison_outputs_in_place() {
   out_->refill(0xff);
   lse_->refill(0xff);
+}
+
+void Placed::set_lengths(bool real) {
+  for (std::size_t i = 0; i < kv_lens_.size(); ++i) kv_lens_[i] = real ? real_kv_lens_[i] : 0;
 }
 
 void Placed::make_outputs() {
