@@ -99,6 +99,7 @@ struct EngineStats {
   std::int64_t retractions = 0;
   std::vector<std::int64_t> pages_in_use;     // per KV group
   std::vector<std::int64_t> pages_peak;       // per KV group
+  std::int64_t kv_backed_bytes = 0;           // of the KV arena: on the CPU it grows with use up to its ledger line
   double device_busy_s = 0.0;
   double host_step_s = 0.0;              // scheduler, tables, upload, commit
 };
@@ -115,6 +116,8 @@ class Engine {
   virtual void cancel(RequestId id) = 0;
   // Runs one step and appends what became known. False when there is nothing to do.
   virtual bool step(std::vector<Output>& outputs) = 0;
+  // Clears `outputs` and keeps their memory for the next steps: with it a steady decode step allocates nothing.
+  virtual void recycle(std::vector<Output>& outputs);
   // The conservation checker's findings; empty when every page, slot and count has its owner. At idle it also
   // proves that everything was given back.
   virtual std::vector<std::string> audit() = 0;

@@ -56,6 +56,8 @@ class Executor {
 
   // Enqueues a step up to its logits. True when it was a replay.
   bool forward(const StepLaunch& launch);
+  // Only what moves tables and lengths (with end_step): for measuring decode at a length without its prefill.
+  void advance_only(const StepLaunch& launch) { begin(launch); }
   // logits [rows, vocab] of hidden rows [begin, begin + rows): for scoring.
   void logits_of(std::int32_t begin, std::int32_t rows);
 

@@ -146,8 +146,8 @@ StepLimits Assembler::step_limits() const {
   limits.groups = static_cast<std::int32_t>(spec.groups.size());
   limits.hidden = model_spec_.hidden;
   limits.vocab = model_spec_.vocab;
-  // Per group: the pages that a step's tokens start, two per row for what straddles, and as many released.
-  limits.max_deltas = 2 * limits.groups * (limits.max_total_q + 2 * limits.max_batch);
+  // Per group: a page for every token at worst, and one more per row for what straddles a border.
+  limits.max_deltas = limits.groups * (limits.max_total_q + limits.max_batch);
   return limits;
 }
 

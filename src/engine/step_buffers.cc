@@ -44,7 +44,7 @@ std::int64_t StepBuffers::carve_pinned(void* base) {
   Carver carver(base);
   for (Upload& side : host_upload_) side = carve_upload(carver, limits_);
   for (Results& side : host_results_) side = carve_results(carver, limits_);
-  slot_start_ = carver.take<SlotStart>(limits_.slots);
+  for (SlotStart*& side : slot_start_) side = carver.take<SlotStart>(limits_.slots);
   return carver.used();
 }
 

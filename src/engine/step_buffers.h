@@ -54,7 +54,7 @@ struct Results {
   float* score_top_logprob = nullptr;
 };
 
-// What a sequence's slot starts with; staged per slot, uploaded on admission.
+// What a sequence's slot starts with; staged by the host, uploaded on admission.
 struct SlotStart {
   ops::SamplingParams params;
   std::int32_t length = 0;
@@ -71,7 +71,8 @@ class StepBuffers {
   const StepLimits& limits() const { return limits_; }
   Upload& host_upload(std::int64_t step) { return host_upload_[step & 1]; }
   Results& host_results(std::int64_t step) { return host_results_[step & 1]; }
-  SlotStart& slot_start(std::int32_t slot) { return slot_start_[slot]; }
+  // Staged for the step that opens the slot.
+  SlotStart& slot_start(std::int64_t step, std::int32_t slot) { return slot_start_[step & 1][slot]; }
 
   Upload upload;             // device
   Results results;           // device
@@ -101,7 +102,7 @@ class StepBuffers {
   StepLimits limits_;
   std::array<Upload, 2> host_upload_;
   std::array<Results, 2> host_results_;
-  SlotStart* slot_start_ = nullptr;       // [slots], pinned
+  std::array<SlotStart*, 2> slot_start_{};  // [slots], pinned
   std::array<std::unique_ptr<platform::Buffer>, 5> memory_;
 };
 

@@ -1,0 +1,106 @@
+// The second half of a step: what came back becomes outputs, and the scheduler learns it.
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/engine_impl.h"
+#include "engine/limits.h"
+
+namespace quire::engine {
+namespace {
+
+double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+}  // namespace
+
+void EngineImpl::commit(std::vector<Output>& outputs) {
+  const Clock::time_point wait_begin = Clock::now();
+  parts_->events[committed_ & 1]->wait();
+  waited_s_ += since(wait_begin);
+  const Flight& flight = flights_[committed_ & 1];
+  const Results& results = parts_->buffers->host_results(static_cast<std::int64_t>(committed_));
+  row_results_.clear();
+  for (std::size_t r = 0; r < flight.plan->rows.size(); ++r) {
+    const bool finished = take_row(flight, r, results, outputs);
+    row_results_.push_back({flight.plan->rows[r].yields_token ? 1 : 0, finished});
+  }
+  for (const scheduler::Ended& ended : scheduler_->commit(row_results_)) report_end(ended, outputs);
+  ++committed_;
+}
+
+// True when the row's token ends its sequence. Rows of sequences that have ended meanwhile are void.
+bool EngineImpl::take_row(const Flight& flight, std::size_t index, const Results& results,
+                          std::vector<Output>& outputs) {
+  const scheduler::PlanRow& row = flight.plan->rows[index];
+  if (!scheduler_->is_live(row.sequence)) return false;
+  Live& live = requests_.at(row.sequence);
+  if (row.input == scheduler::Input::literal) stats_.prompt_tokens += row.query_count;
+  if (live.request.score) {
+    if (row.logits_count > 0) take_scores(row, live, results, output_of(row.sequence, outputs));
+    return false;
+  }
+  if (!row.yields_token) return false;
+  const std::int32_t token = results.token[flight.logit_of[index]];
+  if (live.completion_tokens() == 0) live.first_token = Clock::now();
+  const std::vector<std::int32_t>& stops = live.request.stop_tokens;
+  if (std::find(stops.begin(), stops.end(), token) != stops.end()) return true;
+  live.tokens.push_back(token);
+  output_of(row.sequence, outputs).tokens.push_back(token);
+  ++stats_.output_tokens;
+  return false;
+}
+
+void EngineImpl::take_scores(const scheduler::PlanRow& row, const Live& live, const Results& results,
+                             Output& output) const {
+  const std::int32_t begin = first_logit_row(row);
+  const std::int32_t top = live.request.score_top;
+  for (std::int32_t i = 0; i < row.logits_count; ++i) {
+    Scored scored;
+    scored.logprob = results.score_logprob[begin + i];
+    scored.argmax = results.score_argmax[begin + i];
+    // The lists of a block of kScoreRows follow each other densely from the block's first row on.
+    const std::int32_t block = begin + i / kScoreRows * kScoreRows;
+    const std::int64_t at = std::int64_t{block} * kMaxScoreTop + std::int64_t{i % kScoreRows} * top;
+    for (std::int32_t t = 0; t < top; ++t)
+      scored.top.emplace_back(results.score_top_id[at + t], results.score_top_logprob[at + t]);
+    output.scored.push_back(std::move(scored));
+  }
+}
+
+// This step's output of the request; made when there is none.
+Output& EngineImpl::output_of(SequenceId id, std::vector<Output>& outputs) {
+  for (std::size_t i = first_output_; i < outputs.size(); ++i)
+    if (outputs[i].id == id.value) return outputs[i];
+  Output& output = outputs.emplace_back();
+  output.id = id.value;
+  if (!spare_tokens_.empty()) {
+    output.tokens = std::move(spare_tokens_.back());
+    spare_tokens_.pop_back();
+    output.tokens.clear();
+  }
+  return output;
+}
+
+void EngineImpl::report_end(const scheduler::Ended& ended, std::vector<Output>& outputs) {
+  const Live& live = requests_.at(ended.sequence);
+  const bool full = ended.reason == scheduler::EndReason::length;
+  finish(ended.sequence, !full ? Finish::stop : live.ends_by_context ? Finish::context : Finish::length, outputs);
+}
+
+void EngineImpl::report_cancelled(std::vector<Output>& outputs) {
+  for (const SequenceId id : cancelled_) finish(id, Finish::cancelled, outputs);
+  cancelled_.clear();
+}
+
+void EngineImpl::finish(SequenceId id, Finish reason, std::vector<Output>& outputs) {
+  const Live& live = requests_.at(id);
+  Output& output = output_of(id, outputs);
+  output.finish = reason;
+  output.prompt_tokens = live.prompt_tokens;
+  output.completion_tokens = live.completion_tokens();
+  output.finish_s = since(live.submitted);
+  const bool began = live.first_token != Clock::time_point{};
+  output.first_token_s = began ? std::chrono::duration<double>(live.first_token - live.submitted).count() : 0.0;
+  requests_.remove(id);
+}
+
+}  // namespace quire::engine

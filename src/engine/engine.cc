@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/engine_impl.h"
+#include "engine/limits.h"
+
+namespace quire::engine {
+namespace {
+
+double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
+
+// ---- the loop ------------------------------------------------------------------------------------------
+
+bool EngineImpl::step(std::vector<Output>& outputs) {
+  const Clock::time_point begin = Clock::now();
+  const double waited_before = waited_s_;
+  first_output_ = outputs.size();
+  report_cancelled(outputs);
+  const scheduler::StepPlan* plan = scheduler_->plan();
+  if (plan != nullptr) launch(*plan);
+  const int ahead = plan != nullptr && parts_->spec.overlap ? 1 : 0;
+  bool any = plan != nullptr || outputs.size() > first_output_;
+  for (; scheduler_->in_flight() > ahead; any = true) commit(outputs);
+  if (any && !scheduler_->has_work()) check_idle();
+  stats_.host_step_s += seconds(Clock::now() - begin) - (waited_s_ - waited_before);
+  return any;
+}
+
+void EngineImpl::launch(const scheduler::StepPlan& plan) {
+  Flight& flight = flights_[plan.step & 1];
+  poison_freed();
+  upload_step(plan, *parts_, requests_, flight);
+  const bool pretend = pretend_prefill_ && plan.extend_rows > 0;
+  if (pretend) {
+    parts_->executor->advance_only(flight.launch);
+    parts_->stream->fill(parts_->buffers->results.token, 0, flight.launch.logit_rows * 4);
+  } else {
+    stats_.replayed_steps += parts_->executor->forward(flight.launch) ? 1 : 0;
+    enqueue_sampling(flight);
+    enqueue_scores(flight);
+  }
+  parts_->ops->end_step({parts_->buffers->state, parts_->buffers->upload.rows,
+                         flight.launch.decode_rows + flight.launch.extend_rows},
+                        *parts_->stream);
+  enqueue_copy_back(flight);
+  parts_->stream->record(*parts_->events[plan.step & 1]);
+  ++stats_.steps;
+}
+
+void EngineImpl::enqueue_sampling(const Flight& flight) {
+  StepBuffers& buffers = *parts_->buffers;
+  if (flight.launch.logit_rows == 0) return;
+  ops::Sample args;
+  args.state = buffers.state;
+  args.logits = TensorView::matrix(buffers.logits, DType::f32, flight.launch.logit_rows, buffers.limits().vocab);
+  args.row_index = buffers.upload.logit_row;
+  args.step_rows = buffers.upload.rows;
+  args.params = buffers.params;
+  args.bias = buffers.bias;
+  args.out_token = buffers.results.token;
+  args.out_logprob = buffers.results.logprob;
+  parts_->ops->sample(args, *parts_->stream);
+}
+
+// In blocks of kScoreRows: the logits of a whole chunk would be larger than everything else.
+void EngineImpl::enqueue_scores(const Flight& flight) {
+  StepBuffers& buffers = *parts_->buffers;
+  if (flight.scored_end == 0) return;
+  for (const scheduler::PlanRow& row : flight.plan->rows) {
+    const Live& live = requests_.at(row.sequence);
+    if (!live.request.score) continue;
+    const std::int32_t end = first_logit_row(row) + row.logits_count;
+    for (std::int32_t at = first_logit_row(row); at < end; at += kScoreRows) {
+      const std::int32_t rows = std::min(kScoreRows, end - at);
+      parts_->executor->logits_of(at, rows);
+      const std::int64_t top = std::int64_t{at} * kMaxScoreTop;
+      ops::Score args;
+      args.logits = TensorView::matrix(buffers.logits, DType::f32, rows, buffers.limits().vocab);
+      args.target = buffers.upload.score_target + at;
+      args.logprob = buffers.results.score_logprob + at;
+      args.argmax = buffers.results.score_argmax + at;
+      args.top_n = live.request.score_top;
+      args.top_id = buffers.results.score_top_id + top;
+      args.top_logprob = buffers.results.score_top_logprob + top;
+      parts_->ops->score(args, *parts_->stream);
+    }
+  }
+}
+
+void EngineImpl::enqueue_copy_back(const Flight& flight) {
+  const Results& from = parts_->buffers->results;
+  Results& to = parts_->buffers->host_results(static_cast<std::int64_t>(flight.plan->step));
+  const auto copy = [this](void* target, const void* source, std::int64_t count) {
+    constexpr std::int64_t kWord = 4;  // every result is an int32 or a float
+    if (count > 0) parts_->stream->copy(target, source, count * kWord);
+  };
+  copy(to.token, from.token, flight.launch.logit_rows);
+  copy(to.score_logprob, from.score_logprob, flight.scored_end);
+  copy(to.score_argmax, from.score_argmax, flight.scored_end);
+  copy(to.score_top_id, from.score_top_id, flight.score_top_end);
+  copy(to.score_top_logprob, from.score_top_logprob, flight.score_top_end);
+}
+
+// A freed page holds NaN until its next owner writes it, in builds that check: whoever still reads it shows.
+void EngineImpl::poison_freed() {
+  for (const kv::GroupPage& freed : pool_->take_freed()) {
+    const std::int64_t stride = parts_->kv.slabs.page_strides[freed.group.value];
+    char* page = static_cast<char*>(parts_->arena->base()) + std::int64_t{freed.page.value} * stride;
+    parts_->stream->fill(page, 0xff, stride);
+  }
+}
+
+// ---- requests ------------------------------------------------------------------------------------------
+
+Result<RequestId> EngineImpl::submit(Request request) {
+  QUIRE_TRY_STATUS(check_request(request, request_limits_));
+  if (requests_.size() >= static_cast<std::size_t>(kMaxWaiting))
+    return no_resources("too many requests wait already: submit fewer at a time");
+  const SequenceId id{next_id_};
+  const Live& live = requests_.add(id, std::move(request), request_limits_);
+  const Status queued = scheduler_->submit({.sequence = id,
+                                            .prompt_tokens = live.prompt_tokens,
+                                            .max_new_tokens = live.max_new_tokens,
+                                            .score = live.request.score});
+  if (!queued.ok()) {
+    requests_.remove(id);
+    return queued.error();
+  }
+  ++next_id_;
+  return RequestId{id.value};
+}
+
+void EngineImpl::cancel(RequestId id) {
+  if (id == 0 || id >= next_id_) return;
+  const SequenceId sequence{static_cast<std::uint32_t>(id)};
+  if (scheduler_->cancel(sequence)) cancelled_.push_back(sequence);
+}
+
+void EngineImpl::recycle(std::vector<Output>& outputs) {
+  for (Output& output : outputs)
+    if (spare_tokens_.size() < spare_tokens_.capacity()) spare_tokens_.push_back(std::move(output.tokens));
+  outputs.clear();
+}
+
+// ---- reports -------------------------------------------------------------------------------------------
+
+EngineStats EngineImpl::stats() const {
+  EngineStats stats = stats_;
+  stats.retractions = scheduler_->retractions();
+  for (int g = 0; g < pool_->groups(); ++g) {
+    stats.pages_in_use.push_back(pool_->in_use(GroupId{static_cast<std::uint32_t>(g)}));
+    stats.pages_peak.push_back(pool_->peak(GroupId{static_cast<std::uint32_t>(g)}));
+  }
+  stats.kv_backed_bytes = parts_->arena->backed_bytes();
+  stats.device_busy_s = static_cast<double>(parts_->stream->busy_ns()) * 1e-9;
+  return stats;
+}
+
+std::vector<std::string> EngineImpl::audit() { return scheduler_->audit(); }
+
+// Conservation at idle: what a request left behind is a bug that names itself.
+void EngineImpl::check_idle() {
+  const std::vector<std::string> violations = audit();
+  QUIRE_CHECK(violations.empty() && requests_.size() == 0, "{} violations, {} requests at idle; first: {}",
+              violations.size(), requests_.size(), violations.empty() ? "none" : violations[0]);
+}
+
+}  // namespace quire::engine
+
+namespace quire {
+
+Result<std::unique_ptr<Engine>> Engine::open(const std::string& model, const Options& options) {
+  auto opened = engine::EngineImpl::open(model, options);
+  if (!opened.ok()) return opened.error();
+  return std::unique_ptr<Engine>(std::move(*opened));
+}
+
+void Engine::recycle(std::vector<Output>& outputs) { outputs.clear(); }
+
+}  // namespace quire

@@ -1,0 +1,86 @@
+// EngineImpl: the loop where scheduler and device meet. step() plans and launches step n + 1, then takes in the
+// results of step n, which ran meanwhile: the host works in the device's shadow. Without overlap it waits for
+// the step it just launched.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/parts.h"
+#include "engine/requests.h"
+#include "engine/upload.h"
+#include "kv/page_pool.h"
+#include "quire/engine.h"
+#include "scheduler/scheduler.h"
+
+namespace quire::engine {
+
+#if defined(QUIRE_SANITIZED) || !defined(__OPTIMIZE__)
+inline constexpr bool kPoison = true;
+#else
+inline constexpr bool kPoison = false;
+#endif
+
+class EngineImpl final : public Engine {
+ public:
+  static Result<std::unique_ptr<EngineImpl>> open(const std::string& model, const Options& options);
+  ~EngineImpl() override;
+
+  const EngineInfo& info() const override { return info_; }
+  EngineStats stats() const override;
+  Result<RequestId> submit(Request request) override;
+  void cancel(RequestId id) override;
+  bool step(std::vector<Output>& outputs) override;
+  void recycle(std::vector<Output>& outputs) override;
+  std::vector<std::string> audit() override;
+
+  // For `bench step`: prompt chunks advance lengths and tables but compute nothing, so a long context costs no
+  // prefill. What such a sequence samples first is token 0.
+  void pretend_prefill(bool pretend) { pretend_prefill_ = pretend; }
+  std::int64_t weight_bytes() const;
+  std::int64_t kv_bytes_per_token() const;
+
+ private:
+  EngineImpl() = default;
+  Status make_scheduler();
+  void fill_info(double load_s);
+
+  // engine.cc
+  void launch(const scheduler::StepPlan& plan);
+  void enqueue_sampling(const Flight& flight);
+  void enqueue_scores(const Flight& flight);
+  void enqueue_copy_back(const Flight& flight);
+  void poison_freed();
+  void check_idle();
+
+  // commit.cc
+  void commit(std::vector<Output>& outputs);
+  bool take_row(const Flight& flight, std::size_t index, const Results& results, std::vector<Output>& outputs);
+  void take_scores(const scheduler::PlanRow& row, const Live& live, const Results& results, Output& output) const;
+  void report_end(const scheduler::Ended& ended, std::vector<Output>& outputs);
+  void report_cancelled(std::vector<Output>& outputs);
+  void finish(SequenceId id, Finish reason, std::vector<Output>& outputs);
+  Output& output_of(SequenceId id, std::vector<Output>& outputs);
+
+  EngineInfo info_;
+  std::unique_ptr<EngineParts> parts_;
+  std::unique_ptr<kv::PagePool> pool_;
+  std::unique_ptr<scheduler::Scheduler> scheduler_;
+  Requests requests_;
+  RequestLimits request_limits_;
+  std::array<Flight, 2> flights_;
+  std::vector<scheduler::RowResult> row_results_;
+  std::vector<SequenceId> cancelled_;
+  std::vector<std::vector<std::int32_t>> spare_tokens_;  // from recycle()
+  std::size_t first_output_ = 0;                         // of this step, in the caller's vector
+  std::uint32_t next_id_ = 1;
+  std::uint64_t committed_ = 0;                          // steps taken in
+  bool pretend_prefill_ = false;
+  double waited_s_ = 0.0;                                // for the device, in commit()
+  EngineStats stats_;
+};
+
+}  // namespace quire::engine

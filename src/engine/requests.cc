@@ -1,0 +1,106 @@
+#include "engine/requests.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/limits.h"
+#include "ops/ops.h"
+
+namespace quire::engine {
+namespace {
+
+Status check_ids(const char* what, std::span<const std::int32_t> ids, std::int32_t vocab) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab)
+      return bad_input(fmt::format("{} {} is token {}: the model has tokens 0 to {}", what, i, ids[i], vocab - 1));
+  }
+  return {};
+}
+
+// NaN fails every comparison, so it is refused too.
+Status check_value(const char* what, float value, float low, float high) {
+  if (value >= low && value <= high) return {};
+  return bad_input(fmt::format("{} {} is outside {} to {}", what, value, low, high));
+}
+
+Status check_sampling(const Sampling& sampling, std::int32_t vocab) {
+  constexpr float kMost = 1e6f;
+  QUIRE_TRY_STATUS(check_value("temperature", sampling.temperature, 0.0f, kMost));
+  QUIRE_TRY_STATUS(check_value("top_p", sampling.top_p, 0.0f, 1.0f));
+  QUIRE_TRY_STATUS(check_value("min_p", sampling.min_p, 0.0f, 1.0f));
+  QUIRE_TRY_STATUS(check_value("repetition_penalty", sampling.repetition_penalty, 1e-6f, kMost));
+  QUIRE_TRY_STATUS(check_value("frequency_penalty", sampling.frequency_penalty, -kMost, kMost));
+  QUIRE_TRY_STATUS(check_value("presence_penalty", sampling.presence_penalty, -kMost, kMost));
+  if (sampling.top_k < 0) return bad_input(fmt::format("top_k {} is negative: use 0 for off", sampling.top_k));
+  if (sampling.logit_bias.size() > static_cast<std::size_t>(ops::kMaxLogitBias))
+    return bad_input(fmt::format("{} logit biases: at most {}", sampling.logit_bias.size(), ops::kMaxLogitBias));
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    if (token < 0 || token >= vocab)
+      return bad_input(fmt::format("a logit bias names token {}: the model has tokens 0 to {}", token, vocab - 1));
+    if (std::isnan(bias)) return bad_input(fmt::format("the logit bias of token {} is not a number", token));
+  }
+  return {};
+}
+
+Status check_lengths(const Request& request, const RequestLimits& limits) {
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  if (request.max_tokens < 0)
+    return bad_input(fmt::format("max_tokens {} is negative: use 0 for as many as fit", request.max_tokens));
+  const std::int64_t least = request.score ? prompt : prompt + 1;
+  if (least > limits.max_context)
+    return bad_input(fmt::format("a prompt of {} tokens{} is over the context of {}: shorten it by {}{}", prompt,
+                                 request.score ? "" : " and one token of answer", limits.max_context,
+                                 least - limits.max_context, " or raise --max-context up to the model's"));
+  if (prompt > limits.most_kv_tokens)
+    return no_resources(fmt::format("a prompt of {} tokens needs as much KV, and the whole cache holds one sequence of "
+                                    "at most {}: give more --kv-memory or shorten the prompt",
+                                    prompt, limits.most_kv_tokens));
+  return {};
+}
+
+}  // namespace
+
+Status check_request(const Request& request, const RequestLimits& limits) {
+  if (request.prompt.empty()) return bad_input("the prompt is empty: give at least one token");
+  QUIRE_TRY_STATUS(check_lengths(request, limits));
+  QUIRE_TRY_STATUS(check_ids("prompt position", request.prompt, limits.vocab));
+  if (request.stop_tokens.size() > static_cast<std::size_t>(kMaxStopTokens))
+    return bad_input(fmt::format("{} stop tokens: at most {}", request.stop_tokens.size(), kMaxStopTokens));
+  if (request.score_top < 0 || request.score_top > std::min(kMaxScoreTop, limits.vocab))
+    return bad_input(fmt::format("{} most likely tokens per position: use 0 to {}", request.score_top,
+                                 std::min(kMaxScoreTop, limits.vocab)));
+  return check_sampling(request.sampling, limits.vocab);
+}
+
+Live& Requests::add(SequenceId id, Request request, const RequestLimits& limits) {
+  Live live;
+  live.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
+  // The last token's KV is never written, so the pool allows one token more than it holds.
+  const std::int32_t by_context =
+      std::min(limits.max_context - live.prompt_tokens, limits.most_kv_tokens - live.prompt_tokens + 1);
+  const std::int32_t asked = request.max_tokens;
+  live.ends_by_context = !request.score && (asked == 0 || asked > limits.max_context - live.prompt_tokens);
+  live.max_new_tokens = request.score ? 0 : live.ends_by_context ? by_context : asked;
+  live.tokens = std::move(request.prompt);
+  live.tokens.reserve(static_cast<std::size_t>(live.prompt_tokens + live.max_new_tokens));
+  live.request = std::move(request);
+  live.submitted = Clock::now();
+  return live_.insert_or_assign(id.value, std::move(live)).first->second;
+}
+
+Live& Requests::at(SequenceId id) {
+  Live* live = find(id);
+  QUIRE_CHECK(live != nullptr, "sequence {} is not known", id.value);
+  return *live;
+}
+
+Live* Requests::find(SequenceId id) {
+  const auto found = live_.find(id.value);
+  return found == live_.end() ? nullptr : &found->second;
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,51 @@
+// The engine's side of a request: its tokens and what was reported of it. The scheduler knows only its counts.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "quire/engine.h"
+
+namespace quire::engine {
+
+using Clock = std::chrono::steady_clock;
+
+struct Live {
+  Request request;                    // its prompt is moved to `tokens`
+  std::vector<std::int32_t> tokens;   // prompt, then output
+  std::int32_t prompt_tokens = 0;
+  std::int32_t max_new_tokens = 0;
+  bool ends_by_context = false;       // max_new_tokens is what the context leaves
+  Clock::time_point submitted;
+  Clock::time_point first_token;
+
+  std::int32_t completion_tokens() const { return static_cast<std::int32_t>(tokens.size()) - prompt_tokens; }
+};
+
+struct RequestLimits {
+  std::int32_t vocab = 0;
+  std::int32_t max_context = 0;
+  std::int32_t most_kv_tokens = 0;    // of one sequence, in this pool
+};
+
+// Refuses what can never run, with the numbers.
+Status check_request(const Request& request, const RequestLimits& limits);
+
+// By sequence. Nothing is allocated between add() and remove().
+class Requests {
+ public:
+  Live& add(SequenceId id, Request request, const RequestLimits& limits);
+  Live& at(SequenceId id);
+  Live* find(SequenceId id);
+  void remove(SequenceId id) { live_.erase(id.value); }
+  std::size_t size() const { return live_.size(); }
+
+ private:
+  std::unordered_map<std::uint32_t, Live> live_;
+};
+
+}  // namespace quire::engine
