@@ -8,24 +8,19 @@
 set(ggml_dir "${QUIRE_LLAMA_DIR}/ggml")
 set(ggml_cpu "${ggml_dir}/src/ggml-cpu")
 
-set(GGML_BUILD_COMMIT "pinned")
-set(GGML_VERSION "pinned")
-set(GGML_COMMIT "pinned")
-configure_file("${ggml_dir}/src/ggml-version.h.in" "${CMAKE_BINARY_DIR}/generated/ggml-version.h" @ONLY)
-
 function(quire_ggml_target name)
   target_include_directories(${name} SYSTEM PUBLIC "${ggml_dir}/include" "${ggml_dir}/src")
-  target_include_directories(${name} PRIVATE "${ggml_cpu}" "${CMAKE_BINARY_DIR}/generated")
+  target_include_directories(${name} PRIVATE "${ggml_cpu}")
   # NDEBUG: ggml's own assertions only; ours are QUIRE_CHECK. C++17 is what ggml is written in.
   target_compile_definitions(${name} PRIVATE NDEBUG _GNU_SOURCE)
   target_compile_options(${name} PRIVATE -w)
   set_target_properties(${name} PROPERTIES CXX_STANDARD 17 C_STANDARD 11 C_EXTENSIONS ON)
 endfunction()
 
-add_library(quire_ggml_base STATIC
-  "${ggml_dir}/src/ggml.c" "${ggml_dir}/src/ggml-quants.c" "${ggml_dir}/src/ggml-threading.cpp")
+# ggml.c itself is not needed: the five functions that these files take from it are in ops/cpu/ggml_hooks.cc.
+add_library(quire_ggml_base STATIC "${ggml_dir}/src/ggml-quants.c")
 quire_ggml_target(quire_ggml_base)
-target_link_libraries(quire_ggml_base PUBLIC Threads::Threads m)
+target_link_libraries(quire_ggml_base PUBLIC m)
 
 # The functions that quants.h, vec.h and sgemm.h declare, and vec.cpp's two tables.
 set(ggml_renamed llamafile_sgemm ggml_table_gelu_f16 ggml_table_gelu_quick_f16)

@@ -19,8 +19,8 @@ void CpuOps::copy(const Copy& args, platform::Stream& stream) {
     const std::int64_t n = args.x.shape[heads ? 2 : 1];
     for_rows(team, args.x.rows(), per_row * n, [&](std::int64_t row, int) {
       for (std::int64_t head = 0; head < per_row; ++head) {
-        std::memcpy(row_of(args.y, row) + head * args.y.stride[1] * heads,
-                    row_of(args.x, row) + head * args.x.stride[1] * heads, n * sizeof(float));
+        std::memcpy(row_of(args.y, row) + head * (heads ? args.y.stride[1] : 0),
+                    row_of(args.x, row) + head * (heads ? args.x.stride[1] : 0), n * sizeof(float));
       }
     });
   });

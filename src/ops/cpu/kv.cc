@@ -54,12 +54,7 @@ void store_row(const RowMath& math, DType type, const float* x, void* out, std::
   switch (type) {
     case DType::f32: std::memcpy(out, x, static_cast<std::size_t>(n) * sizeof(float)); return;
     case DType::bf16: return math.to_bf16(x, static_cast<std::uint16_t*>(out), n);
-    case DType::f16: {
-      auto* halves = static_cast<std::uint16_t*>(out);
-      if (math.to_f16) return math.to_f16(x, halves, n);
-      for (std::int64_t i = 0; i < n; ++i) halves[i] = f32_to_f16(x[i]);
-      return;
-    }
+    case DType::f16: return row_to_f16(math, x, static_cast<std::uint16_t*>(out), n);
     case DType::fp8_e4m3: return store_fp8(x, static_cast<std::uint8_t*>(out), n, scale);
     default: QUIRE_CHECK(false, "KV of type {} cannot be written", to_string(type));
   }

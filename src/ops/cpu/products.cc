@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "tensor/dtype.h"
 
 namespace quire::ops::cpu {
 namespace {
@@ -30,11 +31,10 @@ const ActivationInfo& info_of(ActivationFormat format) { return kActivations[sta
 void copy_f32(const void* x, float* y, std::int64_t count) {
   std::memcpy(y, x, static_cast<std::size_t>(count) * sizeof(float));
 }
-void from_f16(const void* x, float* y, std::int64_t count) {
-  ggml_fp16_to_fp32_row(static_cast<const ggml_fp16_t*>(x), y, count);
-}
-void from_bf16(const void* x, float* y, std::int64_t count) {
-  ggml_bf16_to_fp32_row(static_cast<const ggml_bf16_t*>(x), y, count);
+template <float (*kConvert)(std::uint16_t)>
+void from_16_bits(const void* x, float* y, std::int64_t count) {
+  const auto* halves = static_cast<const std::uint16_t*>(x);
+  for (std::int64_t i = 0; i < count; ++i) y[i] = kConvert(halves[i]);
 }
 template <class Block, void (*kFunction)(const Block*, float*, std::int64_t)>
 void from_blocks(const void* x, float* y, std::int64_t count) {
@@ -49,7 +49,7 @@ std::int64_t activation_row_bytes(ActivationFormat format, std::int64_t cols) {
   return cols / info.block * info.bytes;
 }
 
-ProductTable::ProductTable(Isa isa) : kernels_(&row_kernels(isa)) {
+ProductTable::ProductTable(Isa isa) : kernels_(&row_kernels(isa)), math_(&row_math(isa)) {
   add_floats(isa);
   add_blocks(isa);
 }
@@ -76,8 +76,8 @@ void ProductTable::add_floats(Isa isa) {
     add(p, tiles ? "ggml tiles" : "ggml dots", info_of(activation).name);
   };
   line(WeightFormat::f32, ActivationFormat::f32, k.f32, copy_f32, GGML_TYPE_F32);
-  line(WeightFormat::f16, ActivationFormat::f16, k.f16, from_f16, GGML_TYPE_F16);
-  line(WeightFormat::bf16, ActivationFormat::bf16, k.bf16, from_bf16, GGML_TYPE_BF16);
+  line(WeightFormat::f16, ActivationFormat::f16, k.f16, from_16_bits<f16_to_f32>, GGML_TYPE_F16);
+  line(WeightFormat::bf16, ActivationFormat::bf16, k.bf16, from_16_bits<bf16_to_f32>, GGML_TYPE_BF16);
 }
 
 void ProductTable::add_blocks(Isa isa) {
@@ -117,8 +117,8 @@ const Product* ProductTable::find(WeightFormat format) const {
 
 void ProductTable::round_row(ActivationFormat format, const float* x, void* y, std::int64_t cols) const {
   switch (format) {
-    case ActivationFormat::f16: return ggml_fp32_to_fp16_row(x, static_cast<ggml_fp16_t*>(y), cols);
-    case ActivationFormat::bf16: return ggml_fp32_to_bf16_row_ref(x, static_cast<ggml_bf16_t*>(y), cols);
+    case ActivationFormat::f16: return row_to_f16(*math_, x, static_cast<std::uint16_t*>(y), cols);
+    case ActivationFormat::bf16: return math_->to_bf16(x, static_cast<std::uint16_t*>(y), cols);
     case ActivationFormat::q8_0: return kernels_->q8_0(x, y, cols);
     case ActivationFormat::q8_1: return kernels_->q8_1(x, y, cols);
     case ActivationFormat::q8_k: return kernels_->q8_k(x, y, cols);

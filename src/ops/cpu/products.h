@@ -9,6 +9,7 @@
 #include <span>
 
 #include "ops/cpu/row_kernels.h"
+#include "ops/cpu/row_math.h"
 #include "ops/ops.h"
 #include "tensor/weight.h"
 
@@ -60,6 +61,7 @@ class ProductTable {
                      float* y, std::int64_t y_stride) const;
 
   const RowKernels* kernels_;
+  const RowMath* math_;
   int count_ = 0;
   Product products_[kMaxFormats];
   LinearFormat formats_[kMaxFormats];

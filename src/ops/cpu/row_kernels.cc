@@ -1,34 +1,10 @@
 #include "ops/cpu/row_kernels.h"
 
-#include <ggml-impl.h>
 #include <ggml.h>
 
-// What ggml's CPU backend would own: the tables and the team hooks of the files in cmake/ggml.cmake. A
-// product here always has one thread, so a barrier is nothing and the next chunk is a plain count.
+#include "ops/cpu/ggml_hooks.h"
+
 extern "C" {
-float ggml_table_f32_f16[1 << 16];
-float ggml_table_f32_e8m0_half[1 << 8];
-float ggml_table_f32_ue4m3[1 << 8];
-
-struct ggml_threadpool {
-  int next_chunk;
-};
-// As declared in ggml-cpu-impl.h, which is not for C++ of our own flags.
-struct ggml_compute_params {
-  int ith, nth;
-  std::size_t wsize;
-  void* wdata;
-  ggml_threadpool* threadpool;
-  bool use_ref;
-};
-void ggml_barrier(ggml_threadpool*) {}
-void ggml_threadpool_chunk_set(ggml_threadpool* pool, int value) { pool->next_chunk = value; }
-int ggml_threadpool_chunk_add(ggml_threadpool* pool, int value) {
-  const int chunk = pool->next_chunk;
-  pool->next_chunk += value;
-  return chunk;
-}
-
 #define QUIRE_DOT(level, name)                                                                            \
   void quire_##level##_ggml_vec_dot_##name(int, float*, std::size_t, const void*, std::size_t, const void*, \
                                            std::size_t, int);
@@ -70,22 +46,11 @@ constexpr RowKernels kSse42 = QUIRE_TABLE(sse42);
 constexpr RowKernels kAvx2 = QUIRE_TABLE(avx2);
 constexpr RowKernels kAvx512 = QUIRE_TABLE(avx512);
 
-bool fill_tables() {
-  for (std::uint32_t i = 0; i < (1u << 16); ++i) {
-    ggml_table_f32_f16[i] = ggml_fp16_to_fp32(static_cast<ggml_fp16_t>(i));
-  }
-  for (std::uint32_t i = 0; i < (1u << 8); ++i) {
-    ggml_table_f32_e8m0_half[i] = GGML_E8M0_TO_FP32_HALF(static_cast<std::uint8_t>(i));
-    ggml_table_f32_ue4m3[i] = ggml_ue4m3_to_fp32(static_cast<std::uint8_t>(i));
-  }
-  return true;
-}
-
 }  // namespace
 
 const RowKernels& row_kernels(platform::cpu::Isa isa) {
   using platform::cpu::Isa;
-  static const bool filled = fill_tables();
+  static const bool filled = fill_ggml_tables();
   static_cast<void>(filled);
   if (isa == Isa::portable) return kSse42;
   return isa >= Isa::avx512 && platform::cpu::cpu_features().avx512_vnni ? kAvx512 : kAvx2;

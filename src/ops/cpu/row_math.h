@@ -33,6 +33,8 @@ struct RowMath {
 };
 
 const RowMath& row_math(platform::cpu::Isa isa);
+// to_f16 at any level.
+void row_to_f16(const RowMath& math, const float* x, std::uint16_t* y, std::int64_t n);
 
 // The copies; row_math() picks.
 namespace sse42 { extern const RowMath kRowMath; }
