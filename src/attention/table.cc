@@ -1,16 +1,19 @@
-// The table: one line per backend, in order of priority. Adding a backend is one line here, one folder
-// and one CMake line.
-#include "attention/backends/cpu/backend.h"
-#include "attention/backends/reference/backend.h"
+// The table: one line per backend, in order of priority; the reference is last. Adding a backend is one line
+// here, one folder and one CMake line. Row `x` is what x_backend() of backends/x/ returns.
 #include "attention/caps.h"
+
+#define QUIRE_CPU_ROWS(ROW) \
+  ROW(cpu)                  \
+  ROW(reference)
 
 namespace quire::attention {
 
+#define QUIRE_DECLARE_ROW(name) Backend name##_backend();
+QUIRE_CPU_ROWS(QUIRE_DECLARE_ROW)
+
 std::span<const Backend> backends(platform::Kind platform) {
-  static const Backend kCpu[] = {
-      cpu_backend(),
-      reference_backend(),
-  };
+#define QUIRE_LIST_ROW(name) name##_backend(),
+  static const Backend kCpu[] = {QUIRE_CPU_ROWS(QUIRE_LIST_ROW)};
   // CUDA rows come with a build that has the platform; none of the CPU's rows can run there.
   return platform == platform::Kind::cpu ? std::span<const Backend>(kCpu) : std::span<const Backend>();
 }
