@@ -78,12 +78,20 @@ TEST(Load, NamesWrongShapes) {
   EXPECT_NE(message.find("not [260, "), std::string::npos) << message;
 }
 
-TEST(Load, NamesTypesThatHaveNoProduct) {
-  const std::string path = quire::testing::golden_dir() + "/gguf/llama_mixed_k/model.gguf";
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no golden data at " << path;
-  const std::string message = refusal(path);
-  EXPECT_NE(message.find("convert the file to one of "), std::string::npos) << message;
-  EXPECT_NE(message.find("Q8_0"), std::string::npos) << message;
+TEST(Load, NamesTypesThatItDoesNotUse) {
+  NEEDS_GOLDEN("llama");
+  const EditedFolder folder("llama", "\"vocab_size\": 259", "\"vocab_size\": 259");
+  const std::string file = folder.path() + "/model.safetensors";
+  std::string bytes = read_file(file);
+  const std::size_t at = bytes.find("\"BF16\"", bytes.find("model.layers.1.mlp.up_proj.weight"));
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, 6, "\"I16\" ");  // as long as it was
+  std::ofstream(file, std::ios::binary) << bytes;
+  const std::string message = refusal(folder.path());
+  EXPECT_NE(message.find("a tensor is stored in a type that this build does not use: "
+                         "model.layers.1.mlp.up_proj.weight (I16)"),
+            std::string::npos)
+      << message;
 }
 
 TEST(Load, MapsWhatItUsesInPlaceAndExpandsTheRest) {
