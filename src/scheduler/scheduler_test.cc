@@ -82,6 +82,20 @@ TEST(Scheduler, DecodesComeFirstAndChunksShareTheirBudget) {
   EXPECT_EQ(plan->decode_q, 1);
 }
 
+TEST(Scheduler, AdmissionPromisesThePageOfTheFirstDecodedToken) {
+  Rig rig({kFull4}, 4, {2, 16, 100, 10});  // 3 pages
+  ASSERT_TRUE(rig.submit(1, 8, 4).ok());
+  ASSERT_TRUE(rig.submit(2, 1, 1).ok());
+  const StepPlan* plan = rig.scheduler->plan();
+  EXPECT_EQ(plan->rows.size(), 1u);  // the third page is not free for the second request
+  EXPECT_EQ(rig.pool->promised(GroupId{0}), 1);
+  rig.commit(*plan);
+  plan = rig.scheduler->plan();
+  EXPECT_EQ(plan->rows.at(0).kind, RowKind::decode);
+  EXPECT_EQ(rig.pool->promised(GroupId{0}), 0);
+  rig.commit(*plan);
+}
+
 TEST(Scheduler, AVoidRowKeepsItsPagesUntilItsStepIsCommitted) {
   Rig rig({kFull4}, 100, {1, 8, 100, 10});
   ASSERT_TRUE(rig.submit(1, 3, 20).ok());

@@ -117,6 +117,8 @@ class Simulation {
       while (flying_.size() < ahead) {
         const StepPlan* plan = scheduler_->plan();
         check("plan");
+        // Asking again before the commit is legal and must not run ahead of tokens that are not known yet.
+        if (plan == nullptr) plan = scheduler_->plan();
         if (plan == nullptr) break;
         log_ += to_string(*plan);
         check_plan(*plan);
