@@ -55,28 +55,28 @@ constexpr std::uint32_t bit(E e) {
 
 // A KV format a box takes: the element types of K and V and the scale kinds, as bit sets.
 struct KvFormatSet {
-  std::uint32_t types = 0;    // bit(DType)
-  std::uint32_t scales = 0;   // bit(KvScaleKind)
+  std::uint32_t types = 0;   // bit(DType)
+  std::uint32_t scales = 0;  // bit(KvScaleKind)
   std::uint32_t packings = bit(KvPacking::plain);
-  bool mixed = false;         // K and V may differ in type
+  bool mixed = false;  // K and V may differ in type
 };
 
 struct Box {
   std::uint32_t size = sizeof(Box);
-  std::uint32_t platforms = 0;     // bit(platform::Kind); 0: any
+  std::uint32_t platforms = 0;  // bit(platform::Kind); 0: any
   std::int32_t arch_min = 0;
   std::int32_t arch_max = 1 << 30;
-  std::uint32_t phases = 0;        // bit(Phase)
+  std::uint32_t phases = 0;  // bit(Phase)
   DimSet dims;
-  std::int32_t ratio_min = 1;      // q_heads / kv_heads
+  std::int32_t ratio_min = 1;  // q_heads / kv_heads
   std::int32_t ratio_max = 1 << 20;
-  std::uint32_t q_types = 0;       // bit(DType)
+  std::uint32_t q_types = 0;  // bit(DType)
   KvFormatSet kv;
   PageRule page;
-  std::uint32_t orders = 0;        // bit(PageOrder)
-  std::uint32_t sources = 0;       // bit(KvSource)
-  std::uint32_t masks = 0;         // bit(MaskKind)
-  std::uint32_t features = 0;      // Feature set it can do
+  std::uint32_t orders = 0;    // bit(PageOrder)
+  std::uint32_t sources = 0;   // bit(KvSource)
+  std::uint32_t masks = 0;     // bit(MaskKind)
+  std::uint32_t features = 0;  // Feature set it can do
 };
 
 enum class Capture : std::uint8_t { no, fixed_shapes, any };
@@ -88,25 +88,47 @@ struct Caps {
   Capture capture = Capture::any;
   HostLengths host_lengths = HostLengths::no;
   Determinism determinism = Determinism::none;
-  std::int32_t longest_query = 1;       // of the verify phase
-  std::int32_t padded_row_len = 0;      // kv_len to give padded rows of a bucket
+  std::int32_t longest_query = 1;   // of the verify phase
+  std::int32_t padded_row_len = 0;  // kv_len to give padded rows of a bucket
   bool workspace_zeroed_once = false;
-  std::int32_t recommended_page = 0;    // measured; 0: no preference
-  std::string_view recommended_because; // "64 and above within 2 % on ..., 2026-11-30"
+  std::int32_t recommended_page = 0;     // measured; 0: no preference
+  std::string_view recommended_because;  // "64 and above within 2 % on ..., 2026-11-30"
 };
 
 // Facts that can clash; a closed list, ids are stable (JSON `facts`).
 enum class Fact : std::uint8_t {
-  platform, arch, phase, head_dims, head_ratio, q_type, kv_format, kv_scale, kv_packing, page_size, page_order,
-  source, mask, softcap, sink, lse, tree, part, sparse, latent, determinism, device, pinned,
+  platform,
+  arch,
+  phase,
+  head_dims,
+  head_ratio,
+  q_type,
+  kv_format,
+  kv_scale,
+  kv_packing,
+  page_size,
+  page_order,
+  source,
+  mask,
+  softcap,
+  sink,
+  lse,
+  tree,
+  part,
+  sparse,
+  latent,
+  determinism,
+  device,
+  pinned,
 };
 std::string_view to_string(Fact fact);
 
-// Why a row cannot serve a problem: two facts (the call's and the row's), in words, and the nearest legal change.
+// Why a row cannot serve a problem: two facts (the call's and the row's), in words, and the nearest legal
+// change.
 struct Reason {
   Fact facts[2] = {Fact::platform, Fact::platform};
-  std::string text;   // "cpu takes head dims 16, 32, ...; this call has 48/48"
-  std::string fix;    // "use --attention-backend reference"
+  std::string text;  // "cpu takes head dims 16, 32, ...; this call has 48/48"
+  std::string fix;   // "use --attention-backend reference"
 };
 
 struct Backend {

@@ -48,7 +48,8 @@ Problem legal() {
 TEST(Supports, TakesWhatABoxHolds) {
   EXPECT_FALSE(supports(toy(), legal()));
   Problem latent = legal();
-  latent.qk_dim = 576, latent.v_dim = 512, latent.kv_heads = 1, latent.page_size = 64, latent.features = kLatent;
+  latent.qk_dim = 576, latent.v_dim = 512, latent.kv_heads = 1, latent.page_size = 64,
+  latent.features = kLatent;
   EXPECT_FALSE(supports(toy(), latent));
 }
 

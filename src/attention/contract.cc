@@ -6,20 +6,28 @@ namespace quire::attention {
 
 std::string_view to_string(Phase phase) {
   switch (phase) {
-    case Phase::decode: return "decode";
-    case Phase::verify: return "verify";
-    case Phase::extend: return "extend";
+    case Phase::decode:
+      return "decode";
+    case Phase::verify:
+      return "verify";
+    case Phase::extend:
+      return "extend";
   }
   return "unknown";
 }
 
 std::string_view to_string(MaskKind kind) {
   switch (kind) {
-    case MaskKind::causal: return "causal";
-    case MaskKind::window: return "window";
-    case MaskKind::chunked: return "chunked";
-    case MaskKind::full: return "full";
-    case MaskKind::rows: return "rows";
+    case MaskKind::causal:
+      return "causal";
+    case MaskKind::window:
+      return "window";
+    case MaskKind::chunked:
+      return "chunked";
+    case MaskKind::full:
+      return "full";
+    case MaskKind::rows:
+      return "rows";
   }
   return "unknown";
 }
@@ -28,10 +36,14 @@ std::string_view to_string(KvSource source) { return source == KvSource::paged ?
 
 std::string_view to_string(Determinism level) {
   switch (level) {
-    case Determinism::none: return "none";
-    case Determinism::run_to_run: return "run_to_run";
-    case Determinism::batch_invariant: return "batch_invariant";
-    case Determinism::schedule_invariant: return "schedule_invariant";
+    case Determinism::none:
+      return "none";
+    case Determinism::run_to_run:
+      return "run_to_run";
+    case Determinism::batch_invariant:
+      return "batch_invariant";
+    case Determinism::schedule_invariant:
+      return "schedule_invariant";
   }
   return "unknown";
 }

@@ -11,11 +11,11 @@
 // cut to [part_begin[i], part_end[i]) when parts are given, and to [0, kv_len).
 // Tree overlay, on any kind: a key j >= tree_base[i] is visible iff bit (j - tree_base[i]) of the row's
 // mask is set; a key below tree_base[i] follows the interval with p = tree_base[i] + depth[r].
-// s = scale * q_descale * (q . k), then softcap c > 0: s = c * tanh(s / c); out = sum softmax(s) v. A sink is one extra
-// logit per head that joins the denominator only; lse = ln sum exp(s) over visible keys, without it.
-// A row with no visible key gives out = 0, lse = -inf. Rows of q outside [q_offsets[0], q_offsets[batch])
-// and below total_q get out = 0, lse = -inf. What lies in unused slots, in table entries past the length or in page
-// 0 never influences a result, and table entries without a visible key are never dereferenced.
+// s = scale * q_descale * (q . k), then softcap c > 0: s = c * tanh(s / c); out = sum softmax(s) v. A sink is
+// one extra logit per head that joins the denominator only; lse = ln sum exp(s) over visible keys, without
+// it. A row with no visible key gives out = 0, lse = -inf. Rows of q outside [q_offsets[0], q_offsets[batch])
+// and below total_q get out = 0, lse = -inf. What lies in unused slots, in table entries past the length or
+// in page 0 never influences a result, and table entries without a visible key are never dereferenced.
 // Accumulation is at least float32.
 #pragma once
 
@@ -62,50 +62,50 @@ Phase phase_of(int q_len, bool has_tree, int longest_verify);
 struct Problem {
   std::uint32_t size = sizeof(Problem);
   platform::Kind platform = platform::Kind::cpu;
-  std::int32_t arch = 0;            // DeviceInfo.arch
+  std::int32_t arch = 0;  // DeviceInfo.arch
   Phase phase = Phase::decode;
-  std::int32_t q_heads = 0;         // per rank
+  std::int32_t q_heads = 0;  // per rank
   std::int32_t kv_heads = 0;
   std::int32_t qk_dim = 0;
   std::int32_t v_dim = 0;
-  DType q_type = DType::f32;        // of q and out
+  DType q_type = DType::f32;  // of q and out
   KvFormat kv;
-  std::int32_t page_size = 0;       // dense source: ignored
+  std::int32_t page_size = 0;  // dense source: ignored
   PageOrder order = PageOrder::page_first;
   KvSource source = KvSource::paged;
   MaskKind mask = MaskKind::causal;
   std::uint32_t features = 0;
 };
 
-struct PrefixGroup {                // rows [row_begin, row_end) share their first shared_len keys
+struct PrefixGroup {  // rows [row_begin, row_end) share their first shared_len keys
   std::int32_t row_begin = 0;
   std::int32_t row_end = 0;
-  std::int32_t shared_len = 0;      // a multiple of the page size; levels nest
+  std::int32_t shared_len = 0;  // a multiple of the page size; levels nest
 };
 
 // What all layers of a call share in one step. Device pointers; the counts are host upper bounds.
 struct StepShape {
   std::uint32_t size = sizeof(StepShape);
-  std::int32_t batch = 0;                        // sequences (padded rows of a bucket included)
-  std::int32_t total_q = 0;                      // rows of q and out
-  std::int32_t max_q = 0;                        // longest query, bound
-  std::int32_t max_kv = 0;                       // longest kv_len, bound (capacity)
-  const std::int32_t* q_offsets = nullptr;       // [batch + 1], into the rows of q
-  const std::int32_t* kv_lens = nullptr;         // [batch]
-  const std::uint32_t* block_table = nullptr;    // paged: [batch, table_stride] page ids
+  std::int32_t batch = 0;                      // sequences (padded rows of a bucket included)
+  std::int32_t total_q = 0;                    // rows of q and out
+  std::int32_t max_q = 0;                      // longest query, bound
+  std::int32_t max_kv = 0;                     // longest kv_len, bound (capacity)
+  const std::int32_t* q_offsets = nullptr;     // [batch + 1], into the rows of q
+  const std::int32_t* kv_lens = nullptr;       // [batch]
+  const std::uint32_t* block_table = nullptr;  // paged: [batch, table_stride] page ids
   std::int64_t table_stride = 0;
-  const std::int64_t* kv_offsets = nullptr;      // dense: [batch], token index of key 0
+  const std::int64_t* kv_offsets = nullptr;  // dense: [batch], token index of key 0
   MaskKind mask = MaskKind::causal;
-  std::int32_t mask_width = 0;                   // window w or chunk c
-  const std::int32_t* row_begin = nullptr;       // mask rows: [total_q]
+  std::int32_t mask_width = 0;              // window w or chunk c
+  const std::int32_t* row_begin = nullptr;  // mask rows: [total_q]
   const std::int32_t* row_end = nullptr;
-  const std::uint64_t* tree_bits = nullptr;      // [total_q, tree_words], null: no overlay
+  const std::uint64_t* tree_bits = nullptr;  // [total_q, tree_words], null: no overlay
   std::int32_t tree_words = 0;
-  const std::int32_t* tree_base = nullptr;       // [batch]
-  const std::int32_t* tree_depth = nullptr;      // [total_q]
-  const std::int32_t* part_begin = nullptr;      // [batch], null: no parts
+  const std::int32_t* tree_base = nullptr;   // [batch]
+  const std::int32_t* tree_depth = nullptr;  // [total_q]
+  const std::int32_t* part_begin = nullptr;  // [batch], null: no parts
   const std::int32_t* part_end = nullptr;
-  const PrefixGroup* prefix_groups = nullptr;    // host array, a hint: never changes the result
+  const PrefixGroup* prefix_groups = nullptr;  // host array, a hint: never changes the result
   std::int32_t prefix_group_count = 0;
 };
 
@@ -121,18 +121,18 @@ struct SparseIndex {
 // What one layer has. Strides in elements.
 struct Args {
   std::uint32_t size = sizeof(Args);
-  const void* q = nullptr;            // [total_q, q_heads, qk_dim], type Problem.q_type
+  const void* q = nullptr;  // [total_q, q_heads, qk_dim], type Problem.q_type
   std::int64_t q_row_stride = 0;
   std::int64_t q_head_stride = 0;
-  void* out = nullptr;                // [total_q, q_heads, v_dim]
+  void* out = nullptr;  // [total_q, q_heads, v_dim]
   std::int64_t out_row_stride = 0;
   std::int64_t out_head_stride = 0;
-  float* lse = nullptr;               // [total_q, q_heads] dense, or null
-  KvView kv;                          // with its scales
+  float* lse = nullptr;  // [total_q, q_heads] dense, or null
+  KvView kv;             // with its scales
   float scale = 1.0f;
   float q_descale = 1.0f;
-  float softcap = 0.0f;               // 0: none
-  const float* sink = nullptr;        // [q_heads], or null
+  float softcap = 0.0f;         // 0: none
+  const float* sink = nullptr;  // [q_heads], or null
   SparseIndex sparse;
 };
 
@@ -143,7 +143,7 @@ struct Limits {
   std::int32_t max_total_q = 0;
   std::int32_t max_q = 0;
   std::int32_t max_kv = 0;
-  std::int32_t threads = 1;           // compute threads of the platform's team
+  std::int32_t threads = 1;  // compute threads of the platform's team
 };
 
 // Device memory at a fixed address, workspace_bytes(Limits) long, owned by the engine, one per call.

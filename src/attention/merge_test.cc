@@ -45,7 +45,8 @@ Part merged(const std::vector<Part>& parts, const float* sink = nullptr) {
 
 void expect_near(const Part& a, const Part& b) {
   for (std::size_t i = 0; i < a.out.size(); ++i) EXPECT_NEAR(a.out[i], b.out[i], 1e-5f);
-  for (std::size_t i = 0; i < a.lse.size(); ++i) EXPECT_NEAR(a.lse[i], b.lse[i], 1e-4f + std::fabs(b.lse[i]) * 1e-6f);
+  for (std::size_t i = 0; i < a.lse.size(); ++i)
+    EXPECT_NEAR(a.lse[i], b.lse[i], 1e-4f + std::fabs(b.lse[i]) * 1e-6f);
 }
 
 TEST(Merge, IsTheWeightedMean) {
@@ -94,7 +95,8 @@ TEST(Merge, TheSinkCountsOnceAndNotInTheLse) {
     EXPECT_EQ(plain.lse[i], sunk.lse[i]);
     const double keys = std::exp(plain.lse[i]);
     const double factor = keys / (keys + std::exp(sink[i % kHeads]));
-    for (std::size_t d = 0; d < kDim; ++d) EXPECT_NEAR(sunk.out[i * kDim + d], plain.out[i * kDim + d] * factor, 1e-5);
+    for (std::size_t d = 0; d < kDim; ++d)
+      EXPECT_NEAR(sunk.out[i * kDim + d], plain.out[i * kDim + d] * factor, 1e-5);
   }
 }
 

@@ -54,8 +54,8 @@ Status check_wish(std::span<const Backend> table, const std::vector<Call>& calls
   if (table.empty())
     return bad_input("this platform has no attention backends in this build: use --device cpu");
   if (wish.page_size < 0 || wish.page_size > kMaxPageSize)
-    return bad_input(fmt::format("page size {} is not in 1 to {}: use --page-size {}", wish.page_size, kMaxPageSize,
-                                 wish.page_size < 0 ? 1 : kMaxPageSize));
+    return bad_input(fmt::format("page size {} is not in 1 to {}: use --page-size {}", wish.page_size,
+                                 kMaxPageSize, wish.page_size < 0 ? 1 : kMaxPageSize));
   std::vector<std::string> rows{wish.all, wish.prefill, wish.decode};
   for (const auto& [call, row] : wish.per_call) {
     rows.push_back(row);
@@ -136,7 +136,8 @@ std::string pages_text(const std::vector<int>& pages) {
 }
 
 // The pages that all calls take. Empty: `clash` names the two calls that exclude each other.
-std::vector<int> common_pages(const std::vector<Call>& calls, const std::vector<Chosen>& chosen, std::string& clash) {
+std::vector<int> common_pages(const std::vector<Call>& calls, const std::vector<Chosen>& chosen,
+                              std::string& clash) {
   std::vector<int> common = chosen[0].pages;
   for (std::size_t i = 1; i < chosen.size(); ++i) {
     common = intersect(common, chosen[i].pages);
@@ -145,7 +146,8 @@ std::vector<int> common_pages(const std::vector<Call>& calls, const std::vector<
     for (std::size_t j = 0; j < i; ++j)
       if (intersect(chosen[j].pages, chosen[i].pages).empty()) other = j;
     clash = fmt::format(
-        "no page size suits both {} of {} (pages {}) and {} of {} (pages {}): pin another row for one of them "
+        "no page size suits both {} of {} (pages {}) and {} of {} (pages {}): pin another row for one of "
+        "them "
         "with --attention CALL=NAME",
         chosen[other].row->name, calls[other].name, pages_text(chosen[other].pages), chosen[i].row->name,
         calls[i].name, pages_text(chosen[i].pages));
@@ -164,7 +166,8 @@ int solve_page(const std::vector<int>& common, const std::vector<Chosen>& chosen
     const int page = c.row->caps.recommended_page;
     if (page == 0 || !std::binary_search(common.begin(), common.end(), page)) continue;
     because = fmt::format("recommended by {}", c.row->name);
-    if (!c.row->caps.recommended_because.empty()) because += fmt::format(": {}", c.row->caps.recommended_because);
+    if (!c.row->caps.recommended_because.empty())
+      because += fmt::format(": {}", c.row->caps.recommended_because);
     return page;
   }
   const auto nearest = std::min_element(common.begin(), common.end(),
@@ -181,7 +184,8 @@ Pick make_pick(std::span<const Backend> table, const Call& call, const Backend* 
   for (const Backend& other : table) {
     if (&other == row) continue;
     if (auto reason = refuses(other, call.problem, wish.minimum))
-      pick.refused.push_back({std::string(other.name), with_other_rows(*reason, table, call, wish, other.name)});
+      pick.refused.push_back(
+          {std::string(other.name), with_other_rows(*reason, table, call, wish, other.name)});
     else
       pick.able.emplace_back(other.name);
   }
@@ -217,12 +221,12 @@ Result<Selection> select(std::span<const Backend> table, const std::vector<Call>
 }
 
 std::string explain(const Selection& selection) {
-  std::string text = fmt::format("page size {} ({}), order {}, determinism {}\n", selection.page_size,
-                                 selection.page_because, to_string(selection.order),
-                                 to_string(selection.determinism));
+  std::string text =
+      fmt::format("page size {} ({}), order {}, determinism {}\n", selection.page_size,
+                  selection.page_because, to_string(selection.order), to_string(selection.determinism));
   for (const Pick& pick : selection.picks) {
-    text += fmt::format("{} ({} layer{}): {}{}", pick.call.name, pick.call.layers, pick.call.layers == 1 ? "" : "s",
-                        pick.backend->name, pick.pinned ? " (pinned)" : "");
+    text += fmt::format("{} ({} layer{}): {}{}", pick.call.name, pick.call.layers,
+                        pick.call.layers == 1 ? "" : "s", pick.backend->name, pick.pinned ? " (pinned)" : "");
     if (!pick.able.empty()) text += fmt::format("; could also: {}", fmt::join(pick.able, ", "));
     for (const Refusal& refusal : pick.refused)
       text += fmt::format("; not {}: {} ({})", refusal.row, refusal.reason.text, refusal.reason.fix);

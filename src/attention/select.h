@@ -13,21 +13,21 @@ namespace quire::attention {
 
 // A call as a model declares it. problem.page_size and .order are filled by select().
 struct Call {
-  std::string name;    // "full.decode"
-  int group = 0;       // KV group
-  int layers = 0;      // how many layers make it
+  std::string name;  // "full.decode"
+  int group = 0;     // KV group
+  int layers = 0;    // how many layers make it
   Problem problem;
 };
 
 struct Wish {
   // Row names as the user pinned them; empty: free. The more specific one wins.
-  std::string all;                                             // --attention-backend
-  std::string prefill;                                         // --prefill-attention-backend
-  std::string decode;                                          // --decode-attention-backend
-  std::vector<std::pair<std::string, std::string>> per_call;   // --attention CALL=NAME
-  int page_size = 0;                                           // 0: auto
+  std::string all;                                            // --attention-backend
+  std::string prefill;                                        // --prefill-attention-backend
+  std::string decode;                                         // --decode-attention-backend
+  std::vector<std::pair<std::string, std::string>> per_call;  // --attention CALL=NAME
+  int page_size = 0;                                          // 0: auto
   std::optional<PageOrder> order;
-  Determinism minimum = Determinism::none;                     // --deterministic
+  Determinism minimum = Determinism::none;  // --deterministic
 };
 
 struct Refusal {
@@ -36,7 +36,7 @@ struct Refusal {
 };
 
 struct Pick {
-  Call call;                 // with the page size and order solved
+  Call call;  // with the page size and order solved
   const Backend* backend = nullptr;
   bool pinned = false;            // the user named the row
   std::vector<Refusal> refused;   // every other row that cannot serve it
@@ -46,9 +46,9 @@ struct Pick {
 struct Selection {
   std::vector<Pick> picks;
   int page_size = 0;
-  std::string page_because;       // "recommended by cpu" / "asked for" / ...
+  std::string page_because;  // "recommended by cpu" / "asked for" / ...
   PageOrder order = PageOrder::page_first;
-  Determinism determinism = Determinism::none;   // minimum over the picks
+  Determinism determinism = Determinism::none;  // minimum over the picks
 };
 
 // Fails when a call has no row (the message lists every row with its Reason) or the page rules of the

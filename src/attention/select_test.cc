@@ -27,7 +27,8 @@ constexpr Box kEverything[] = {box_of({}, 128, kAll), box_of({}, 64, kAll)};
 
 const Backend kTable[] = {
     {.name = "fast", .caps = {.boxes = kFast, .determinism = Determinism::run_to_run}},
-    {.name = "small", .caps = {.boxes = kSmallPages, .determinism = Determinism::batch_invariant, .recommended_page = 16}},
+    {.name = "small",
+     .caps = {.boxes = kSmallPages, .determinism = Determinism::batch_invariant, .recommended_page = 16}},
     {.name = "any", .caps = {.boxes = kEverything, .determinism = Determinism::schedule_invariant}},
 };
 

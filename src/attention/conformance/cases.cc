@@ -18,9 +18,28 @@ using attention::MaskKind;
 using attention::Phase;
 
 enum AxisId : int {
-  kPhase, kDims, kRatio, kQType, kKvType, kScale, kPage, kOrder, kSource, kMask,
-  kSoftcapAxis, kSinkAxis, kLseAxis, kTreeAxis, kPartAxis, kSparseAxis, kLatentAxis,
-  kLengths, kPages, kLogits, kLoose, kAxisCount,
+  kPhase,
+  kDims,
+  kRatio,
+  kQType,
+  kKvType,
+  kScale,
+  kPage,
+  kOrder,
+  kSource,
+  kMask,
+  kSoftcapAxis,
+  kSinkAxis,
+  kLseAxis,
+  kTreeAxis,
+  kPartAxis,
+  kSparseAxis,
+  kLatentAxis,
+  kLengths,
+  kPages,
+  kLogits,
+  kLoose,
+  kAxisCount,
 };
 
 using Values = std::array<std::uint8_t, kAxisCount>;
@@ -72,7 +91,8 @@ Space space_of(const Box& box) {
   Space s;
   s.phases = bits_of(box.phases, Phase::extend);
   s.dims.assign(box.dims.values, box.dims.values + box.dims.count);
-  if (s.dims.empty()) s.dims = {{1, 1}, {3, 5}, {16, 16}, {48, 40}, {64, 64}, {80, 80}, {128, 128}, {192, 128}, {576, 512}};
+  if (s.dims.empty())
+    s.dims = {{1, 1}, {3, 5}, {16, 16}, {48, 40}, {64, 64}, {80, 80}, {128, 128}, {192, 128}, {576, 512}};
   for (int ratio : {1, 2, 3, 4, 5, 7, 8, 16})
     if (ratio >= box.ratio_min && ratio <= box.ratio_max) s.ratios.push_back(ratio);
   if (s.ratios.empty()) s.ratios.push_back(box.ratio_min);
@@ -90,8 +110,9 @@ Space space_of(const Box& box) {
   return s;
 }
 
-constexpr std::uint32_t kFeatureOfAxis[] = {attention::kSoftcap, attention::kSink, attention::kLse, attention::kTree,
-                                            attention::kPart, attention::kSparse, attention::kLatent};
+constexpr std::uint32_t kFeatureOfAxis[] = {attention::kSoftcap, attention::kSink, attention::kLse,
+                                            attention::kTree,    attention::kPart, attention::kSparse,
+                                            attention::kLatent};
 
 template <class List, class Name>
 std::vector<std::string> names_of(const List& list, Name name) {
@@ -100,7 +121,8 @@ std::vector<std::string> names_of(const List& list, Name name) {
   return names;
 }
 
-constexpr std::string_view kLengthNames[] = {"1", "P-1", "P", "P+1", "61", "125", "1000", "long", "ragged", "padded rows", "no sequence"};
+constexpr std::string_view kLengthNames[] = {"1",    "P-1",  "P",      "P+1",         "61",         "125",
+                                             "1000", "long", "ragged", "padded rows", "no sequence"};
 constexpr std::string_view kPagesNames[] = {"in order", "permuted", "shared", "far"};
 constexpr std::string_view kLogitsNames[] = {"plain", "large", "huge"};
 
@@ -228,7 +250,9 @@ class Pairs {
   int size(int axis) const { return sizes_[axis]; }
 
  private:
-  std::size_t at(int a, int b, const Values& v) const { return static_cast<std::size_t>(v[a] * sizes_[b] + v[b]); }
+  std::size_t at(int a, int b, const Values& v) const {
+    return static_cast<std::size_t>(v[a] * sizes_[b] + v[b]);
+  }
   std::array<int, kAxisCount> sizes_{};
   std::array<std::array<std::vector<char>, kAxisCount>, kAxisCount> open_;
   int left_ = 0;
@@ -244,14 +268,14 @@ Values random_values(const Pairs& pairs, Rng& rng) {
 
 std::string name_of(const Case& c) {
   const attention::Problem& p = c.problem;
-  return fmt::format("{} {}/{} heads {}/{} q {} kv {} {} {}{} features [{}] lengths {} pages {} logits {}{} seed {:#x}",
-                     attention::to_string(p.phase), p.qk_dim, p.v_dim, p.q_heads, p.kv_heads,
-                     quire::to_string(p.q_type), quire::to_string(p.kv), attention::to_string(p.mask),
-                     attention::to_string(p.source),
-                     p.source == KvSource::paged ? fmt::format(" page {} {}", p.page_size, quire::to_string(p.order)) : "",
-                     attention::features_to_string(p.features), kLengthNames[static_cast<int>(c.lengths)],
-                     kPagesNames[static_cast<int>(c.pages)], kLogitsNames[static_cast<int>(c.logits)],
-                     c.loose ? " loose" : "", c.seed);
+  return fmt::format(
+      "{} {}/{} heads {}/{} q {} kv {} {} {}{} features [{}] lengths {} pages {} logits {}{} seed {:#x}",
+      attention::to_string(p.phase), p.qk_dim, p.v_dim, p.q_heads, p.kv_heads, quire::to_string(p.q_type),
+      quire::to_string(p.kv), attention::to_string(p.mask), attention::to_string(p.source),
+      p.source == KvSource::paged ? fmt::format(" page {} {}", p.page_size, quire::to_string(p.order)) : "",
+      attention::features_to_string(p.features), kLengthNames[static_cast<int>(c.lengths)],
+      kPagesNames[static_cast<int>(c.pages)], kLogitsNames[static_cast<int>(c.logits)],
+      c.loose ? " loose" : "", c.seed);
 }
 
 Sweep make_sweep(const attention::Backend& row, int box, std::uint64_t seed, int extra) {

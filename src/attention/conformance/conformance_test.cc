@@ -13,9 +13,10 @@ namespace {
 std::string told(const VerifyReport& report) {
   std::string text;
   for (const RowReport& row : report.rows) {
-    text += row.name + ": " + std::to_string(row.passed) + " passed, " + std::to_string(row.failed) + " failed, " +
-            std::to_string(row.skipped) + " skipped, " + std::to_string(row.seconds) + " s, worst " + row.worst.name +
-            " " + std::to_string(row.worst.error) + " of " + std::to_string(row.worst.gate) + "\n";
+    text += row.name + ": " + std::to_string(row.passed) + " passed, " + std::to_string(row.failed) +
+            " failed, " + std::to_string(row.skipped) + " skipped, " + std::to_string(row.seconds) +
+            " s, worst " + row.worst.name + " " + std::to_string(row.worst.error) + " of " +
+            std::to_string(row.worst.gate) + "\n";
     for (const std::string& failure : row.failures) text += "  " + failure + "\n";
   }
   return text;
@@ -32,7 +33,8 @@ class PlantedFault : public testing::TestWithParam<Fault> {};
 
 // A report that passes under a fault means that the judge is blind to it.
 TEST_P(PlantedFault, IsCaughtInEveryRow) {
-  const auto report = verify(attention::backends(platform::Kind::cpu), {.fault = std::string(GetParam().name)});
+  const auto report =
+      verify(attention::backends(platform::Kind::cpu), {.fault = std::string(GetParam().name)});
   ASSERT_TRUE(report.ok());
   EXPECT_FALSE(report->passed);
   for (const RowReport& row : report->rows)
@@ -62,7 +64,8 @@ TEST(Sweep, MeetsEveryPairThatCanOccurAndRepeatsBySeed) {
   for (std::size_t x = 0; x < a.axes.size(); ++x)
     for (std::size_t y = x + 1; y < a.axes.size(); ++y) {
       std::set<std::pair<int, int>> pairs;
-      for (std::size_t i = 0; i + 10 < a.cases.size(); ++i) pairs.insert({a.cases[i].values[x], a.cases[i].values[y]});
+      for (std::size_t i = 0; i + 10 < a.cases.size(); ++i)
+        pairs.insert({a.cases[i].values[x], a.cases[i].values[y]});
       seen += pairs.size();
     }
   EXPECT_EQ(seen, static_cast<std::size_t>(a.pairs_covered));

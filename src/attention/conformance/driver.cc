@@ -20,14 +20,20 @@ double seconds_since(Clock::time_point start) {
 }
 
 bool box_is_here(const Box& box, const platform::DeviceInfo& device) {
-  return (box.platforms == 0 || (box.platforms & attention::bit(device.kind))) && device.arch >= box.arch_min &&
-         device.arch <= box.arch_max;
+  return (box.platforms == 0 || (box.platforms & attention::bit(device.kind))) &&
+         device.arch >= box.arch_min && device.arch <= box.arch_max;
 }
 
 class RowRun {
  public:
-  RowRun(const Backend& row, const VerifyOptions& options, const Fault* fault, Machine& machine, double seconds)
-      : row_(row), options_(options), fault_(fault), machine_(machine), judge_(row, fault, machine), seconds_(seconds) {}
+  RowRun(const Backend& row, const VerifyOptions& options, const Fault* fault, Machine& machine,
+         double seconds)
+      : row_(row),
+        options_(options),
+        fault_(fault),
+        machine_(machine),
+        judge_(row, fault, machine),
+        seconds_(seconds) {}
 
   RowReport run() {
     report_.name = row_.name;
@@ -48,15 +54,17 @@ class RowRun {
       ++report_.passed;
     } else {
       ++report_.failed;
-      std::string text = finding.broken.empty() ? fmt::format("{} {:.3g} over the gate {:.3g}", finding.worst.what,
-                                                              finding.worst.error, finding.worst.gate)
-                                                : finding.broken;
+      std::string text = finding.broken.empty()
+                             ? fmt::format("{} {:.3g} over the gate {:.3g}", finding.worst.what,
+                                           finding.worst.error, finding.worst.gate)
+                             : finding.broken;
       if (static_cast<int>(report_.failures.size()) < kMostFailures)
         report_.failures.push_back(fmt::format("{}: {}", name, text));
     }
     const Error worst_so_far{report_.worst.error, report_.worst.gate, ""};
     if (finding.worst.ratio() > worst_so_far.ratio())
-      report_.worst = {fmt::format("{}: {}", name, finding.worst.what), finding.worst.error, finding.worst.gate};
+      report_.worst = {fmt::format("{}: {}", name, finding.worst.what), finding.worst.error,
+                       finding.worst.gate};
   }
 
   bool run_case(const Case& c, int number) {
@@ -83,7 +91,7 @@ class RowRun {
       report_.skipped += covering;
       return;
     }
-    std::vector<std::vector<int>> proven;   // passing cases per axis and value
+    std::vector<std::vector<int>> proven;  // passing cases per axis and value
     for (const Axis& axis : sweep.axes) proven.emplace_back(axis.values.size());
     const double share = seconds_ * (box + 1) / static_cast<double>(row_.caps.boxes.size());
     for (int i = 0; i < static_cast<int>(sweep.cases.size()) && !enough(); ++i) {
@@ -123,7 +131,8 @@ class RowRun {
       change(problem);
       const auto reason = supports(row_, problem);
       Finding finding;
-      if (!reason) finding.broken = "is accepted";
+      if (!reason)
+        finding.broken = "is accepted";
       else if (reason->text.empty() || reason->fix.empty() || to_string(reason->facts[0]) == "unknown" ||
                to_string(reason->facts[1]) == "unknown")
         finding.broken = "the refusal lacks its facts or its fix";
@@ -178,7 +187,8 @@ Result<VerifyReport> verify(std::span<const Backend> table, const VerifyOptions&
     report.passed = report.passed && last.failed == 0 && (last.passed > 0 || nothing_to_show);
   }
   if (judged == 0 && fault != nullptr)
-    return bad_input(fmt::format("no call that these rows take can show the fault {}: {}", fault->name, fault->description));
+    return bad_input(fmt::format("no call that these rows take can show the fault {}: {}", fault->name,
+                                 fault->description));
   return report;
 }
 

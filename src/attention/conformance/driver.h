@@ -11,36 +11,36 @@
 namespace quire::conformance {
 
 struct VerifyOptions {
-  std::string backend;        // one row only; empty: all
+  std::string backend;  // one row only; empty: all
   std::uint64_t seed = 1;
-  int seconds = 0;            // for all rows together; 0: covering arrays and kExtraCases per box. The covering
-                              // arrays always run whole; seconds bounds the random cases that follow them.
-  std::string fault;          // plants one (faults.h); a row is given up after a few failures then
+  int seconds = 0;    // for all rows together; 0: covering arrays and kExtraCases per box. The covering
+                      // arrays always run whole; seconds bounds the random cases that follow them.
+  std::string fault;  // plants one (faults.h); a row is given up after a few failures then
 };
 
 inline constexpr int kExtraCases = 80;
 
 struct Worst {
-  std::string name;           // the case, and what was measured
+  std::string name;  // the case, and what was measured
   double error = 0;
   double gate = 1;
 };
 
 struct RowReport {
   std::string name;
-  int cases = 0;              // = passed + failed + skipped
+  int cases = 0;  // = passed + failed + skipped
   int passed = 0;
   int failed = 0;
-  int skipped = 0;            // boxes of other machines, cases that cannot show the planted fault
-  Worst worst;                // of the passed and failed, by error over gate
+  int skipped = 0;  // boxes of other machines, cases that cannot show the planted fault
+  Worst worst;      // of the passed and failed, by error over gate
   double seconds = 0;
-  std::vector<std::string> failures;   // the first kMostFailures, in words
+  std::vector<std::string> failures;  // the first kMostFailures, in words
 };
 
 struct VerifyReport {
   std::vector<RowReport> rows;
   std::uint64_t seed = 0;
-  bool passed = false;        // no failure, and at least one case passed in every row
+  bool passed = false;  // no failure, and at least one case passed in every row
 };
 
 inline constexpr int kMostFailures = 20;

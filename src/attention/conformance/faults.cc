@@ -35,7 +35,8 @@ constexpr Fault kFaults[] = {
     {FaultId::tree_depth_ignored, "tree_depth_ignored", "in a tree the interval follows the tree's base"},
     {FaultId::tree_bits_shifted, "tree_bits_shifted", "each row takes the tree bits of its neighbour"},
     {FaultId::unzeroed_v_tail, "unzeroed_v_tail", "unused slots of the last page enter with weight 0"},
-    {FaultId::padded_row_reads_page_0, "padded_row_reads_page_0", "a row without keys reads the padding page"},
+    {FaultId::padded_row_reads_page_0, "padded_row_reads_page_0",
+     "a row without keys reads the padding page"},
     {FaultId::idle_rows_not_zeroed, "idle_rows_not_zeroed", "rows of no sequence are not written"},
     {FaultId::part_begin_ignored, "part_begin_ignored", "a part starts at key 0"},
     {FaultId::part_end_ignored, "part_end_ignored", "a part ends at the last key"},
@@ -126,7 +127,8 @@ void neighbour_scale(Changed& c, const attention::Problem& p) {
       c.args.kv.k_scale = reinterpret_cast<const float*>(reinterpret_cast<const char*>(c.args.kv.k_scale) +
                                                          c.args.kv.scale_stride.token);
       return;
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -197,34 +199,61 @@ void spoil_parts(Changed& c, bool begin) {
 
 void spoil_inputs(FaultId id, Changed& c, const attention::Problem& p) {
   switch (id) {
-    case FaultId::mask_off_by_one: return shorten_lengths(c, false);
-    case FaultId::kv_len_stale: return shorten_lengths(c, true);
+    case FaultId::mask_off_by_one:
+      return shorten_lengths(c, false);
+    case FaultId::kv_len_stale:
+      return shorten_lengths(c, true);
     case FaultId::window_off_by_one:
-    case FaultId::chunk_border: c.shape.mask_width += 1; return;
-    case FaultId::dropped_split: return drop_last_tile(c);
-    case FaultId::swapped_pages: return swap_pages(c);
-    case FaultId::page_id_16_bits: return cut_page_ids(c);
-    case FaultId::stale_scale: return neighbour_scale(c, p);
-    case FaultId::v_scale_missing: return no_v_scale(c, p);
-    case FaultId::sink_twice: return change_sink(c, p);
-    case FaultId::sink_missing: c.args.sink = nullptr; return;
-    case FaultId::softcap_missing: c.args.softcap = 0; return;
-    case FaultId::window_from_slot: return tree_from(c, true);
-    case FaultId::tree_depth_ignored: return tree_from(c, false);
-    case FaultId::tree_bits_shifted: return shift_tree_bits(c);
-    case FaultId::padded_row_reads_page_0: return give_empty_rows_a_key(c);
-    case FaultId::idle_rows_not_zeroed: c.shape.total_q = c.shape.q_offsets[c.shape.batch]; return;
-    case FaultId::part_begin_ignored: return spoil_parts(c, true);
-    case FaultId::part_end_ignored: return spoil_parts(c, false);
+    case FaultId::chunk_border:
+      c.shape.mask_width += 1;
+      return;
+    case FaultId::dropped_split:
+      return drop_last_tile(c);
+    case FaultId::swapped_pages:
+      return swap_pages(c);
+    case FaultId::page_id_16_bits:
+      return cut_page_ids(c);
+    case FaultId::stale_scale:
+      return neighbour_scale(c, p);
+    case FaultId::v_scale_missing:
+      return no_v_scale(c, p);
+    case FaultId::sink_twice:
+      return change_sink(c, p);
+    case FaultId::sink_missing:
+      c.args.sink = nullptr;
+      return;
+    case FaultId::softcap_missing:
+      c.args.softcap = 0;
+      return;
+    case FaultId::window_from_slot:
+      return tree_from(c, true);
+    case FaultId::tree_depth_ignored:
+      return tree_from(c, false);
+    case FaultId::tree_bits_shifted:
+      return shift_tree_bits(c);
+    case FaultId::padded_row_reads_page_0:
+      return give_empty_rows_a_key(c);
+    case FaultId::idle_rows_not_zeroed:
+      c.shape.total_q = c.shape.q_offsets[c.shape.batch];
+      return;
+    case FaultId::part_begin_ignored:
+      return spoil_parts(c, true);
+    case FaultId::part_end_ignored:
+      return spoil_parts(c, false);
     case FaultId::wrong_kv_head:
       reverse_heads(c.args.kv.k_stride, c.args.kv.k, p.kv_heads);
       return reverse_heads(c.args.kv.v_stride, c.args.kv.v, p.kv_heads);
     case FaultId::latent_v_stride:
       c.args.kv.v_stride.token = p.v_dim * static_cast<std::int64_t>(dtype_bytes(p.kv.v_type));
       return;
-    case FaultId::q_descale_missing: c.args.q_descale = 1; return;
-    case FaultId::sparse_ignored: c.args.sparse = {}; return;
-    default: return;
+    case FaultId::q_descale_missing:
+      c.args.q_descale = 1;
+      return;
+    case FaultId::sparse_ignored:
+      c.args.sparse = {};
+      return;
+    default:
+      return;
   }
 }
 
@@ -252,7 +281,8 @@ void spoil_lse(FaultId id, const StepShape& s, const Args& a, const attention::P
     float& lse = a.lse[i];
     if (!std::isfinite(lse)) continue;
     if (id == FaultId::lse_without_max) lse -= std::trunc(lse);
-    if (id == FaultId::lse_with_sink && a.sink != nullptr) lse = std::log(std::exp(lse) + std::exp(a.sink[i % p.q_heads]));
+    if (id == FaultId::lse_with_sink && a.sink != nullptr)
+      lse = std::log(std::exp(lse) + std::exp(a.sink[i % p.q_heads]));
   }
 }
 
@@ -268,7 +298,9 @@ class FaultyBackend final : public attention::Attention {
   FaultyBackend(const Fault& fault, const attention::Problem& problem, std::unique_ptr<Attention> inner)
       : id_(fault.id), problem_(problem), inner_(std::move(inner)) {}
 
-  std::int64_t workspace_bytes(const attention::Limits& limits) const override { return inner_->workspace_bytes(limits); }
+  std::int64_t workspace_bytes(const attention::Limits& limits) const override {
+    return inner_->workspace_bytes(limits);
+  }
 
   void plan(const StepShape& shape, attention::PlanBuffer buffer, platform::Stream& stream) override {
     changed_ = {};
@@ -279,14 +311,16 @@ class FaultyBackend final : public attention::Attention {
     inner_->plan(changed_.shape, buffer, stream);
   }
 
-  void run(const StepShape& shape, const Args& args, attention::PlanBuffer buffer, platform::Stream& stream) override {
+  void run(const StepShape& shape, const Args& args, attention::PlanBuffer buffer,
+           platform::Stream& stream) override {
     StepShape spoiled = touches_shape() ? changed_.shape : shape;
     changed_.args = args;
     if (!touches_shape()) spoil_inputs(id_, changed_, problem_);
     inner_->run(spoiled, changed_.args, buffer, stream);
     stream.synchronize();
     if (id_ == FaultId::unzeroed_v_tail) add_unused_slots(shape, args, problem_);
-    if (id_ == FaultId::lse_without_max || id_ == FaultId::lse_with_sink) spoil_lse(id_, shape, args, problem_);
+    if (id_ == FaultId::lse_without_max || id_ == FaultId::lse_with_sink)
+      spoil_lse(id_, shape, args, problem_);
     if (id_ == FaultId::batch_dependent) flip_last_bits(shape, args, problem_);
     if (id_ == FaultId::workspace_overrun) static_cast<char*>(buffer.data)[buffer.bytes] ^= 1;
   }
@@ -302,8 +336,10 @@ class FaultyBackend final : public attention::Attention {
       case FaultId::wrong_kv_head:
       case FaultId::latent_v_stride:
       case FaultId::q_descale_missing:
-      case FaultId::sparse_ignored: return false;
-      default: return true;
+      case FaultId::sparse_ignored:
+        return false;
+      default:
+        return true;
     }
   }
 
@@ -318,7 +354,8 @@ class FaultyBackend final : public attention::Attention {
 std::span<const Fault> faults() { return kFaults; }
 
 const Fault* find_fault(std::string_view name) {
-  const auto* it = std::find_if(std::begin(kFaults), std::end(kFaults), [&](const Fault& f) { return f.name == name; });
+  const auto* it =
+      std::find_if(std::begin(kFaults), std::end(kFaults), [&](const Fault& f) { return f.name == name; });
   return it == std::end(kFaults) ? nullptr : it;
 }
 
@@ -331,32 +368,50 @@ std::string fault_list() {
 bool can_show(const Fault& fault, const attention::Problem& p) {
   const auto has = [&](std::uint32_t feature) { return (p.features & feature) != 0; };
   const bool paged = p.source == KvSource::paged;
-  const bool along_keys = p.mask == MaskKind::causal || p.mask == MaskKind::window || p.mask == MaskKind::chunked;
+  const bool along_keys =
+      p.mask == MaskKind::causal || p.mask == MaskKind::window || p.mask == MaskKind::chunked;
   switch (fault.id) {
     case FaultId::mask_off_by_one:
-    case FaultId::kv_len_stale: return p.mask != MaskKind::rows;
-    case FaultId::window_off_by_one: return p.mask == MaskKind::window;
-    case FaultId::chunk_border: return p.mask == MaskKind::chunked;
+    case FaultId::kv_len_stale:
+      return p.mask != MaskKind::rows;
+    case FaultId::window_off_by_one:
+      return p.mask == MaskKind::window;
+    case FaultId::chunk_border:
+      return p.mask == MaskKind::chunked;
     case FaultId::swapped_pages:
     case FaultId::page_id_16_bits:
     case FaultId::unzeroed_v_tail:
-    case FaultId::padded_row_reads_page_0: return paged;
-    case FaultId::stale_scale: return p.kv.scale != KvScaleKind::none;
-    case FaultId::v_scale_missing: return p.kv.scale == KvScaleKind::tensor || p.kv.scale == KvScaleKind::layer_head;
+    case FaultId::padded_row_reads_page_0:
+      return paged;
+    case FaultId::stale_scale:
+      return p.kv.scale != KvScaleKind::none;
+    case FaultId::v_scale_missing:
+      return p.kv.scale == KvScaleKind::tensor || p.kv.scale == KvScaleKind::layer_head;
     case FaultId::sink_twice:
-    case FaultId::sink_missing: return has(attention::kSink);
-    case FaultId::lse_with_sink: return has(attention::kSink) && has(attention::kLse);
-    case FaultId::lse_without_max: return has(attention::kLse);
-    case FaultId::softcap_missing: return has(attention::kSoftcap);
+    case FaultId::sink_missing:
+      return has(attention::kSink);
+    case FaultId::lse_with_sink:
+      return has(attention::kSink) && has(attention::kLse);
+    case FaultId::lse_without_max:
+      return has(attention::kLse);
+    case FaultId::softcap_missing:
+      return has(attention::kSoftcap);
     case FaultId::window_from_slot:
-    case FaultId::tree_depth_ignored: return has(attention::kTree) && along_keys && p.mask != MaskKind::causal;
-    case FaultId::tree_bits_shifted: return has(attention::kTree);
+    case FaultId::tree_depth_ignored:
+      return has(attention::kTree) && along_keys && p.mask != MaskKind::causal;
+    case FaultId::tree_bits_shifted:
+      return has(attention::kTree);
     case FaultId::part_begin_ignored:
-    case FaultId::part_end_ignored: return has(attention::kPart);
-    case FaultId::wrong_kv_head: return p.kv_heads > 1;
-    case FaultId::latent_v_stride: return has(attention::kLatent) && p.v_dim < p.qk_dim;
-    case FaultId::sparse_ignored: return has(attention::kSparse);
-    default: return true;
+    case FaultId::part_end_ignored:
+      return has(attention::kPart);
+    case FaultId::wrong_kv_head:
+      return p.kv_heads > 1;
+    case FaultId::latent_v_stride:
+      return has(attention::kLatent) && p.v_dim < p.qk_dim;
+    case FaultId::sparse_ignored:
+      return has(attention::kSparse);
+    default:
+      return true;
   }
 }
 

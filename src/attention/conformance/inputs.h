@@ -19,20 +19,20 @@ namespace quire::conformance {
 struct Sequence {
   int q_len = 0;
   int kv_len = 0;
-  int shared_len = 0;        // first keys equal to those of sequence 0
+  int shared_len = 0;  // first keys equal to those of sequence 0
   int tree_base = 0;
   int part_begin = 0;
   int part_end = 0;
-  std::vector<std::uint8_t> k;    // as stored: [kv_len, kv_heads, qk_dim]
-  std::vector<std::uint8_t> v;    // [kv_len, kv_heads, v_dim]; empty when latent
-  std::vector<float> k_scale;     // token_head: [kv_len, kv_heads]
+  std::vector<std::uint8_t> k;  // as stored: [kv_len, kv_heads, qk_dim]
+  std::vector<std::uint8_t> v;  // [kv_len, kv_heads, v_dim]; empty when latent
+  std::vector<float> k_scale;   // token_head: [kv_len, kv_heads]
   std::vector<float> v_scale;
-  std::vector<float> q;           // [q_len, q_heads, qk_dim], each value exact in the q type
-  std::vector<int> row_begin;     // mask rows: [q_len]
+  std::vector<float> q;        // [q_len, q_heads, qk_dim], each value exact in the q type
+  std::vector<int> row_begin;  // mask rows: [q_len]
   std::vector<int> row_end;
-  std::vector<std::uint64_t> tree_bits;   // [q_len], one word
-  std::vector<int> tree_depth;            // [q_len]
-  std::vector<std::int32_t> sparse;       // [q_len, index_heads, sparse_k]
+  std::vector<std::uint64_t> tree_bits;  // [q_len], one word
+  std::vector<int> tree_depth;           // [q_len]
+  std::vector<std::int32_t> sparse;      // [q_len, index_heads, sparse_k]
 };
 
 struct Logical {
@@ -43,16 +43,16 @@ struct Logical {
   float scale = 1;
   float q_descale = 1;
   float softcap = 0;
-  std::vector<float> sink;       // [q_heads] or empty
-  std::vector<float> k_scale;    // tensor: 1, layer_head: kv_heads
+  std::vector<float> sink;     // [q_heads] or empty
+  std::vector<float> k_scale;  // tensor: 1, layer_head: kv_heads
   std::vector<float> v_scale;
   int index_heads = 0;
   int sparse_k = 0;
-  int lead_rows = 0;             // q rows before and after all sequences
+  int lead_rows = 0;  // q rows before and after all sequences
   int tail_rows = 0;
 
   bool has(std::uint32_t feature) const { return (problem.features & feature) != 0; }
-  int rows() const;              // of the sequences
+  int rows() const;  // of the sequences
   // The rule of the contract for one key, written key by key.
   bool visible(const Sequence& s, int row, int key) const;
 };
@@ -106,7 +106,7 @@ class Placed {
   Placed(const Logical& logical, const Placement& placement);
   const attention::Problem& problem() const { return problem_; }
   const attention::StepShape& shape() const { return shape_; }
-  const attention::Args& args() const { return args_; }     // out and lse are this object's
+  const attention::Args& args() const { return args_; }  // out and lse are this object's
   attention::Limits limits(int threads) const;
   // The same inputs with q as float32 and dense float outputs, for the oracle.
   attention::Args oracle_args(float* out, float* lse) const;
@@ -118,7 +118,7 @@ class Placed {
   // Row r of the sequences' rows, head h, as floats: [v_dim].
   std::vector<float> out_row(int row, int head) const;
   std::span<const char> out_bits(int row, int head) const;
-  float lse(int row, int head) const;   // REQUIRES kLse
+  float lse(int row, int head) const;  // REQUIRES kLse
   // Empty, or what was written where nothing may be: guards, gaps between rows, idle rows that are not 0.
   const char* stray_write() const;
   int lead_rows() const { return lead_; }
@@ -127,6 +127,12 @@ class Placed {
  private:
   void place_step(const Logical& l);
   void place_rows(const Logical& l);
+  struct PageRange {  // ids that may be handed out
+    std::int64_t first = 1;
+    std::int64_t total = 0;
+  };
+  PageRange make_arena(const Logical& l, const Placement& p);
+  void poison_page(std::int64_t page);
   void place_paged(const Logical& l, const Placement& p);
   void place_dense(const Logical& l, const Placement& p);
   void place_queries(const Logical& l, const Placement& p);
@@ -137,6 +143,7 @@ class Placed {
   attention::StepShape shape_;
   attention::Args args_;
   int lead_ = 0;
+  std::int64_t page_stride_ = 0;
   std::unique_ptr<Reserved> arena_;
   std::vector<std::int32_t> real_kv_lens_;
   std::vector<std::int32_t> q_offsets_, kv_lens_, row_begin_, row_end_, tree_base_, tree_depth_, part_begin_,

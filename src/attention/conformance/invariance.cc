@@ -43,13 +43,15 @@ bool rows_stand_alone(const Logical& l) {
 }  // namespace
 
 // `part` holds rows of sequence `index` from `first` on: run it and compare with the whole's bits.
-Finding Judge::same_rows(const Logical& whole, Placed& base, Logical part, int index, int first, std::string_view what) {
+Finding Judge::same_rows(const Logical& whole, Placed& base, Logical part, int index, int first,
+                         std::string_view what) {
   if (supports(row_, part.problem)) return {};
   Placement placement = placement_of(whole.origin);
   placement.seed += 17;
   if (placement.pages == Pages::shared) placement.pages = Pages::permuted;
   Placed placed(part, placement);
-  if (std::string error = run(placed, 0, How::eager); !error.empty()) return broken(fmt::format("{}: {}", what, error));
+  if (std::string error = run(placed, 0, How::eager); !error.empty())
+    return broken(fmt::format("{}: {}", what, error));
   const int start = row_of(whole, index) + first;
   for (int r = 0; r < part.rows(); ++r)
     if (!same_bits(base, start + r, placed, r, whole.problem.q_heads, whole.has(attention::kLse)))
@@ -131,10 +133,12 @@ Finding Judge::invariance(const Logical& l) {
   Finding finding;
   const bool capture = row_.caps.capture != attention::Capture::no && fault_ == nullptr;
   Placed again(l, placement_of(l.origin));
-  if (std::string error = run(again, 0, capture ? How::captured : How::eager); !error.empty()) return broken(error);
+  if (std::string error = run(again, 0, capture ? How::captured : How::eager); !error.empty())
+    return broken(error);
   for (int r = 0; r < l.rows(); ++r)
     if (!same_bits(base, r, again, r, l.problem.q_heads, l.has(attention::kLse)))
-      return broken(fmt::format("row {} has other bits {}", r, capture ? "when replayed" : "the second time"));
+      return broken(
+          fmt::format("row {} has other bits {}", r, capture ? "when replayed" : "the second time"));
   if (level < Determinism::batch_invariant) return finding;
   for (int i = 0; i < static_cast<int>(l.sequences.size()) && i < 3; ++i) {
     const int q_len = l.sequences[static_cast<std::size_t>(i)].q_len;

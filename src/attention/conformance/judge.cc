@@ -40,27 +40,35 @@ struct Errors {
 
 // Unit roundoff of the type that results are rounded to.
 double roundoff(DType type) {
-  return type == DType::bf16 ? std::ldexp(1.0, -8) : type == DType::f16 ? std::ldexp(1.0, -11) : std::ldexp(1.0, -24);
+  return type == DType::bf16  ? std::ldexp(1.0, -8)
+         : type == DType::f16 ? std::ldexp(1.0, -11)
+                              : std::ldexp(1.0, -24);
 }
 
 struct Gates {
   double largest = 0;
   double frobenius = 0;
-  double floor = 0;   // of the norm, per element
+  double floor = 0;  // of the norm, per element
 };
 
-// Twice the error of the plain float32 computation plus rounding noise: of scores, which grow with their
-// size, and of the result's own type. 2e-6 in the norm holds for scores within 64 and grows beyond.
-Gates gates_of(const Expected& expected, const Expected& plain, DType out_type) {
+// Twice the error of the plain float32 computation plus rounding noise: of scores, which grows with their
+// size, and of the result's own type. 2e-6 in the norm holds for scores within 64 and grows beyond; a softcap
+// adds a few roundings of the score, which a row of few keys shows undiluted.
+Gates gates_of(const Logical& l, const Expected& expected, const Expected& plain) {
   Errors yardstick;
   for (std::size_t i = 0; i < expected.out.size(); ++i) yardstick.add(plain.out[i], expected.out[i]);
-  const double stored = out_type == DType::f32 ? 0 : roundoff(out_type);
-  const double noise = std::ldexp(1.0, -23) * (4 + plain.score_max) * plain.value_max;
+  const double stored = l.problem.q_type == DType::f32 ? 0 : roundoff(l.problem.q_type);
+  const double score = l.softcap > 0 ? std::min<double>(plain.score_max, l.softcap) : plain.score_max;
   Gates gates;
-  gates.largest = 2 * yardstick.largest + noise + stored * yardstick.expected_largest;
+  gates.largest = 2 * yardstick.largest + std::ldexp(4 + score, -23) * plain.value_max +
+                  stored * yardstick.expected_largest;
   gates.floor = std::ldexp(plain.value_max, -12);
-  gates.frobenius = 2e-6 * std::max(1.0, plain.score_max / 64) + stored;
-  gates.frobenius = std::max(gates.frobenius, plain.score_max > 16 ? 2 * yardstick.frobenius(gates.floor) : 0);
+  gates.frobenius = 2e-6 * std::max(1.0, score / 64) + stored;
+  if (l.softcap > 0) {
+    gates.largest += std::ldexp(score, -22) * plain.value_max;
+    gates.frobenius += std::ldexp(score, -22);
+  }
+  if (score > 16) gates.frobenius = std::max(gates.frobenius, 2 * yardstick.frobenius(gates.floor));
   return gates;
 }
 
@@ -68,7 +76,8 @@ Error worse(const Error& a, const Error& b) { return b.ratio() > a.ratio() ? b :
 
 // out [rows, heads, dim] given row by row against what is expected.
 template <class OutRow>
-Finding compare_out(const Problem& p, int rows, const Expected& expected, const Gates& gates, OutRow out_row) {
+Finding compare_out(const Problem& p, int rows, const Expected& expected, const Gates& gates,
+                    OutRow out_row) {
   Finding finding;
   Errors errors;
   for (int r = 0; r < rows; ++r)
@@ -101,7 +110,8 @@ Finding compare_lse(const Problem& p, int rows, const Expected& expected, Lse ls
         return finding;
       }
       if (std::isfinite(want))
-        finding.worst = worse(finding.worst, {std::fabs(got - want), 1e-4 + std::ldexp(std::fabs(want), -16), "lse error"});
+        finding.worst = worse(finding.worst,
+                              {std::fabs(got - want), 1e-4 + std::ldexp(std::fabs(want), -16), "lse error"});
     }
   return finding;
 }
@@ -112,7 +122,8 @@ Expected by_reference(const Placed& placed, const Logical& l, Machine& machine) 
   Problem problem = placed.problem();
   problem.q_type = DType::f32;
   auto instance = reference.make(problem, *machine.devices[0]);
-  const auto total = static_cast<std::size_t>(placed.total_rows()) * static_cast<std::size_t>(problem.q_heads);
+  const auto total =
+      static_cast<std::size_t>(placed.total_rows()) * static_cast<std::size_t>(problem.q_heads);
   std::vector<float> out(total * static_cast<std::size_t>(problem.v_dim));
   std::vector<float> lse(total);
   Guarded workspace(instance->workspace_bytes(placed.limits(machine.threads[0])));
@@ -126,7 +137,8 @@ Expected by_reference(const Placed& placed, const Logical& l, Machine& machine) 
   const auto dim = static_cast<std::size_t>(problem.v_dim);
   expected.out.assign(out.begin() + static_cast<std::ptrdiff_t>(lead * dim),
                       out.begin() + static_cast<std::ptrdiff_t>((lead + count) * dim));
-  expected.lse.assign(lse.begin() + static_cast<std::ptrdiff_t>(lead), lse.begin() + static_cast<std::ptrdiff_t>(lead + count));
+  expected.lse.assign(lse.begin() + static_cast<std::ptrdiff_t>(lead),
+                      lse.begin() + static_cast<std::ptrdiff_t>(lead + count));
   return expected;
 }
 
@@ -197,8 +209,9 @@ Finding Judge::accuracy(const Logical& l) {
   if (!finding.broken.empty()) return finding;
   // The reference row is judged by a computation that knows neither pages nor tables.
   const Expected expected = row_.name == "reference" ? plain_double(l) : by_reference(placed, l, machine_);
-  const Gates gates = gates_of(expected, plain_float(l), l.problem.q_type);
-  finding.join(compare_out(l.problem, l.rows(), expected, gates, [&](int r, int h) { return placed.out_row(r, h); }));
+  const Gates gates = gates_of(l, expected, plain_float(l));
+  finding.join(
+      compare_out(l.problem, l.rows(), expected, gates, [&](int r, int h) { return placed.out_row(r, h); }));
   if (l.has(attention::kLse))
     finding.join(compare_lse(l.problem, l.rows(), expected, [&](int r, int h) { return placed.lse(r, h); }));
   return finding;
@@ -238,7 +251,8 @@ Finding Judge::merged_parts(const Logical& l) {
     args.parts[i] = {static_cast<const float*>(parts.back()->args().out), parts.back()->args().lse};
   }
   const Problem& p = whole.problem;
-  std::vector<float> out(static_cast<std::size_t>(whole.rows()) * static_cast<std::size_t>(p.q_heads * p.v_dim));
+  std::vector<float> out(static_cast<std::size_t>(whole.rows()) *
+                         static_cast<std::size_t>(p.q_heads * p.v_dim));
   std::vector<float> lse(static_cast<std::size_t>(whole.rows() * p.q_heads));
   args.part_count = kParts;
   args.rows = whole.rows();
@@ -252,14 +266,17 @@ Finding Judge::merged_parts(const Logical& l) {
   machine_.streams[0]->synchronize();
 
   const Expected expected = plain_double(whole);
-  Gates gates = gates_of(expected, plain_float(whole), DType::f32);
+  Gates gates = gates_of(whole, expected, plain_float(whole));
   gates.largest *= 2;  // parts are rounded once more
   gates.frobenius *= 2;
   finding.join(compare_out(p, whole.rows(), expected, gates, [&](int r, int h) {
-    const float* at = out.data() + (static_cast<std::size_t>(r) * static_cast<std::size_t>(p.q_heads) + static_cast<std::size_t>(h)) * static_cast<std::size_t>(p.v_dim);
+    const float* at = out.data() + (static_cast<std::size_t>(r) * static_cast<std::size_t>(p.q_heads) +
+                                    static_cast<std::size_t>(h)) *
+                                       static_cast<std::size_t>(p.v_dim);
     return std::vector<float>(at, at + p.v_dim);
   }));
-  finding.join(compare_lse(p, whole.rows(), expected, [&](int r, int h) { return lse[static_cast<std::size_t>(r * p.q_heads + h)]; }));
+  finding.join(compare_lse(p, whole.rows(), expected,
+                           [&](int r, int h) { return lse[static_cast<std::size_t>(r * p.q_heads + h)]; }));
   return finding;
 }
 

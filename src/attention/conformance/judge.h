@@ -28,7 +28,7 @@ struct Finding {
 };
 
 struct Machine {
-  std::vector<std::unique_ptr<platform::Device>> devices;   // 2, 1 and 3 threads
+  std::vector<std::unique_ptr<platform::Device>> devices;  // 2, 1 and 3 threads
   std::vector<std::unique_ptr<platform::Stream>> streams;
   std::vector<int> threads;
 };
@@ -54,7 +54,8 @@ class Judge {
   // Empty, or what is broken.
   std::string run(Placed& placed, int device, How how);
   Placement placement_of(const Case& c) const;
-  Finding same_rows(const Logical& whole, Placed& base, Logical part, int index, int first, std::string_view what);
+  Finding same_rows(const Logical& whole, Placed& base, Logical part, int index, int first,
+                    std::string_view what);
   Finding schedule(const Logical& l, Placed& base);
   Finding other_pages(const Logical& l, Placed& base);
   Finding split_rows(const Logical& l, Placed& base, int index);

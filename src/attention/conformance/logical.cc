@@ -23,15 +23,24 @@ struct LengthPair {
 int boundary_length(const Case& c, Rng& rng) {
   const int page = c.problem.page_size;
   switch (c.lengths) {
-    case Lengths::one: return 1;
-    case Lengths::page_less_one: return std::max(1, page - 1);
-    case Lengths::page: return page;
-    case Lengths::page_plus_one: return page + 1;
-    case Lengths::n61: return 61;
-    case Lengths::n125: return 125;
-    case Lengths::n1000: return 1000;
-    case Lengths::long_one: return 2049 + rng.below(64);
-    default: return rng.between(1, 150);
+    case Lengths::one:
+      return 1;
+    case Lengths::page_less_one:
+      return std::max(1, page - 1);
+    case Lengths::page:
+      return page;
+    case Lengths::page_plus_one:
+      return page + 1;
+    case Lengths::n61:
+      return 61;
+    case Lengths::n125:
+      return 125;
+    case Lengths::n1000:
+      return 1000;
+    case Lengths::long_one:
+      return 2049 + rng.below(64);
+    default:
+      return rng.between(1, 150);
   }
 }
 
@@ -45,7 +54,8 @@ int query_length(const Case& c, int kv_len, Rng& rng) {
   const bool tree = (p.features & attention::kTree) != 0;
   const int verify = tree ? rng.between(1, 24) : rng.between(1, std::clamp(c.longest_query, 1, 8));
   const int wanted = p.phase == Phase::verify ? verify : rng.between(1, 40);
-  const int longest = p.mask == MaskKind::full ? wanted : std::max(1, kv_len);  // full: q_len may exceed kv_len
+  const int longest =
+      p.mask == MaskKind::full ? wanted : std::max(1, kv_len);  // full: q_len may exceed kv_len
   return std::min({wanted, affordable, longest});
 }
 
@@ -53,7 +63,10 @@ std::vector<LengthPair> lengths_of(const Case& c, Rng& rng) {
   std::vector<LengthPair> list;
   if (c.lengths == Lengths::none) return list;
   const bool big = c.lengths == Lengths::n1000 || c.lengths == Lengths::long_one;
-  const int batch = c.lengths == Lengths::long_one ? 1 : big ? 2 : c.lengths == Lengths::ragged ? 6 : rng.between(1, 4);
+  const int batch = c.lengths == Lengths::long_one ? 1
+                    : big                          ? 2
+                    : c.lengths == Lengths::ragged ? 6
+                                                   : rng.between(1, 4);
   for (int i = 0; i < batch; ++i) {
     int kv_len = i == 0 || c.lengths == Lengths::ragged ? boundary_length(c, rng) : rng.between(1, 90);
     if (c.pages == Pages::shared && i > 0) kv_len += c.problem.page_size;
@@ -74,7 +87,8 @@ std::vector<LengthPair> lengths_of(const Case& c, Rng& rng) {
 // A random forest over the last nodes of the sequence; the rows are the newest nodes. Older nodes are the
 // rows of earlier draft steps.
 void make_tree(Sequence& s, Rng& rng) {
-  const int older = std::min({s.kv_len - s.q_len, rng.one_in(2) ? 0 : rng.between(1, 20), attention::kMaxTree - s.q_len});
+  const int older =
+      std::min({s.kv_len - s.q_len, rng.one_in(2) ? 0 : rng.between(1, 20), attention::kMaxTree - s.q_len});
   const int nodes = s.q_len + std::max(0, older);
   s.tree_base = std::max(0, s.kv_len - nodes);
   std::vector<std::uint64_t> bits(static_cast<std::size_t>(nodes));
@@ -114,7 +128,8 @@ void make_masks(Logical& l, Sequence& s, Rng& rng) {
 void fill(std::vector<std::uint8_t>& bytes, DType type, std::int64_t count, float spread, Rng& rng) {
   const std::size_t width = dtype_bytes(type);
   bytes.resize(static_cast<std::size_t>(count) * width);
-  for (std::int64_t i = 0; i < count; ++i) encode(type, rng.normal() * spread, bytes.data() + static_cast<std::size_t>(i) * width);
+  for (std::int64_t i = 0; i < count; ++i)
+    encode(type, rng.normal() * spread, bytes.data() + static_cast<std::size_t>(i) * width);
 }
 
 void make_keys(const Logical& l, Sequence& s, Rng& rng) {
@@ -128,8 +143,9 @@ void make_keys(const Logical& l, Sequence& s, Rng& rng) {
   if (p.kv.scale != KvScaleKind::token_head) return;
   for (std::int64_t i = 0; i < entries; ++i) {
     s.k_scale.push_back((0.5f + 0.25f * static_cast<float>(rng.below(8))) / 60.0f);
-    s.v_scale.push_back(l.has(attention::kLatent) ? s.k_scale.back()
-                                                  : (0.5f + 0.25f * static_cast<float>(rng.below(8))) / 60.0f);
+    s.v_scale.push_back(l.has(attention::kLatent)
+                            ? s.k_scale.back()
+                            : (0.5f + 0.25f * static_cast<float>(rng.below(8))) / 60.0f);
   }
 }
 
@@ -140,7 +156,8 @@ void share_keys(const Logical& l, const Sequence& from, Sequence& to, int keys) 
   };
   const attention::Problem& p = l.problem;
   part(from.k, to.k, p.kv_heads * p.qk_dim * static_cast<std::int64_t>(dtype_bytes(p.kv.k_type)));
-  if (!to.v.empty()) part(from.v, to.v, p.kv_heads * p.v_dim * static_cast<std::int64_t>(dtype_bytes(p.kv.v_type)));
+  if (!to.v.empty())
+    part(from.v, to.v, p.kv_heads * p.v_dim * static_cast<std::int64_t>(dtype_bytes(p.kv.v_type)));
   if (!to.k_scale.empty()) part(from.k_scale, to.k_scale, p.kv_heads);
   if (!to.v_scale.empty()) part(from.v_scale, to.v_scale, p.kv_heads);
   to.shared_len = keys;
@@ -153,10 +170,15 @@ void make_call_values(Logical& l, Rng& rng) {
   l.mask_width = widths[rng.below(static_cast<int>(std::size(widths)))];
   l.scale = 1.0f / std::sqrt(static_cast<float>(p.qk_dim));
   l.q_descale = l.origin.loose ? 0.75f : 1.0f;
-  if (l.has(attention::kSoftcap)) l.softcap = std::vector<float>{2, 30, 50}[static_cast<std::size_t>(rng.below(3))];
-  for (int h = 0; l.has(attention::kSink) && h < p.q_heads; ++h) l.sink.push_back(rng.normal() * 2 + 1);
+  if (l.has(attention::kSoftcap))
+    l.softcap = std::vector<float>{2, 30, 50}[static_cast<std::size_t>(rng.below(3))];
+  // Now and then a sink that no key comes near, or that does not count at all.
+  for (int h = 0; l.has(attention::kSink) && h < p.q_heads; ++h)
+    l.sink.push_back(rng.one_in(8) ? (rng.one_in(2) ? 300.0f : -300.0f) : rng.normal() * 2 + 1);
   const auto scale = [&] { return (0.5f + 0.25f * static_cast<float>(rng.below(8))) / 60.0f; };
-  const int scales = p.kv.scale == KvScaleKind::tensor ? 1 : p.kv.scale == KvScaleKind::layer_head ? p.kv_heads : 0;
+  const int scales = p.kv.scale == KvScaleKind::tensor       ? 1
+                     : p.kv.scale == KvScaleKind::layer_head ? p.kv_heads
+                                                             : 0;
   for (int i = 0; i < scales; ++i) {
     l.k_scale.push_back(scale());
     l.v_scale.push_back(l.has(attention::kLatent) ? l.k_scale.back() : scale());
@@ -184,16 +206,22 @@ bool Logical::visible(const Sequence& s, int row, int key) const {
   if (has(attention::kPart) && (key < s.part_begin || key >= s.part_end)) return false;
   int p = s.kv_len - s.q_len + row;
   if (has(attention::kTree)) {
-    if (key >= s.tree_base) return ((s.tree_bits[static_cast<std::size_t>(row)] >> (key - s.tree_base)) & 1) != 0;
+    if (key >= s.tree_base)
+      return ((s.tree_bits[static_cast<std::size_t>(row)] >> (key - s.tree_base)) & 1) != 0;
     p = s.tree_base + s.tree_depth[static_cast<std::size_t>(row)];
   }
   switch (problem.mask) {
-    case MaskKind::causal: return key <= p;
-    case MaskKind::window: return key <= p && p - key < mask_width;
-    case MaskKind::chunked: return key <= p && key / mask_width == p / mask_width;
-    case MaskKind::full: return true;
+    case MaskKind::causal:
+      return key <= p;
+    case MaskKind::window:
+      return key <= p && p - key < mask_width;
+    case MaskKind::chunked:
+      return key <= p && key / mask_width == p / mask_width;
+    case MaskKind::full:
+      return true;
     case MaskKind::rows:
-      return key >= s.row_begin[static_cast<std::size_t>(row)] && key < s.row_end[static_cast<std::size_t>(row)];
+      return key >= s.row_begin[static_cast<std::size_t>(row)] &&
+             key < s.row_end[static_cast<std::size_t>(row)];
   }
   return false;
 }
@@ -212,12 +240,14 @@ Logical make_logical(const Case& c) {
     make_masks(l, s, rng);
     make_keys(l, s, rng);
     const std::int64_t count = std::int64_t{s.q_len} * c.problem.q_heads * c.problem.qk_dim;
-    for (std::int64_t i = 0; i < count; ++i) s.q.push_back(rounded(c.problem.q_type, rng.normal() * q_spread));
+    for (std::int64_t i = 0; i < count; ++i)
+      s.q.push_back(rounded(c.problem.q_type, rng.normal() * q_spread));
     l.sequences.push_back(std::move(s));
   }
   if (c.pages == Pages::shared && c.problem.source == attention::KvSource::paged)
     for (std::size_t i = 1; i < l.sequences.size(); ++i) {
-      const int keys = std::min(l.sequences[0].kv_len, l.sequences[i].kv_len) / c.problem.page_size * c.problem.page_size;
+      const int keys =
+          std::min(l.sequences[0].kv_len, l.sequences[i].kv_len) / c.problem.page_size * c.problem.page_size;
       if (keys > 0) share_keys(l, l.sequences[0], l.sequences[i], keys);
     }
   return l;
@@ -226,7 +256,8 @@ Logical make_logical(const Case& c) {
 Logical take_rows(const Logical& all, int index, int first, int last) {
   Logical part = all;
   const Sequence& from = all.sequences[static_cast<std::size_t>(index)];
-  QUIRE_CHECK(first >= 0 && first <= last && last <= from.q_len, "rows {} to {} of {}", first, last, from.q_len);
+  QUIRE_CHECK(first >= 0 && first <= last && last <= from.q_len, "rows {} to {} of {}", first, last,
+              from.q_len);
   Sequence s = from;
   s.q_len = last - first;
   s.shared_len = 0;

@@ -16,12 +16,17 @@ struct Numbers {
   std::vector<Real> v;
 };
 
-float scale_of(const Logical& l, const std::vector<float>& call, const std::vector<float>& own, int key, int head) {
+float scale_of(const Logical& l, const std::vector<float>& call, const std::vector<float>& own, int key,
+               int head) {
   switch (l.problem.kv.scale) {
-    case KvScaleKind::tensor: return call[0];
-    case KvScaleKind::layer_head: return call[static_cast<std::size_t>(head)];
-    case KvScaleKind::token_head: return own[static_cast<std::size_t>(key * l.problem.kv_heads + head)];
-    default: return 1.0f;
+    case KvScaleKind::tensor:
+      return call[0];
+    case KvScaleKind::layer_head:
+      return call[static_cast<std::size_t>(head)];
+    case KvScaleKind::token_head:
+      return own[static_cast<std::size_t>(key * l.problem.kv_heads + head)];
+    default:
+      return 1.0f;
   }
 }
 
@@ -40,9 +45,11 @@ Numbers<Real> numbers_of(const Logical& l, const Sequence& s) {
       const std::uint8_t* k = s.k.data() + entry * static_cast<std::size_t>(p.qk_dim) * k_bytes;
       const std::uint8_t* v = latent ? k : s.v.data() + entry * static_cast<std::size_t>(p.v_dim) * v_bytes;
       for (int d = 0; d < p.qk_dim; ++d)
-        n.k.push_back(static_cast<Real>(decode(p.kv.k_type, k + static_cast<std::size_t>(d) * k_bytes)) * k_scale);
+        n.k.push_back(static_cast<Real>(decode(p.kv.k_type, k + static_cast<std::size_t>(d) * k_bytes)) *
+                      k_scale);
       for (int d = 0; d < p.v_dim; ++d)
-        n.v.push_back(static_cast<Real>(decode(p.kv.v_type, v + static_cast<std::size_t>(d) * v_bytes)) * v_scale);
+        n.v.push_back(static_cast<Real>(decode(p.kv.v_type, v + static_cast<std::size_t>(d) * v_bytes)) *
+                      v_scale);
     }
   return n;
 }
@@ -54,7 +61,8 @@ class Plain {
 
   void sequence(const Sequence& s) {
     const Numbers<Real> numbers = numbers_of<Real>(l_, s);
-    for (Real v : numbers.v) expected_.value_max = std::max(expected_.value_max, std::fabs(static_cast<double>(v)));
+    for (Real v : numbers.v)
+      expected_.value_max = std::max(expected_.value_max, std::fabs(static_cast<double>(v)));
     for (int row = 0; row < s.q_len; ++row) {
       std::vector<char> shown(static_cast<std::size_t>(s.kv_len));
       for (int key = 0; key < s.kv_len; ++key) shown[static_cast<std::size_t>(key)] = l_.visible(s, row, key);
@@ -72,7 +80,8 @@ class Plain {
     }
     const int index_head = head / (p_.q_heads / l_.index_heads);
     for (int i = 0; i < l_.sparse_k; ++i) {
-      const int key = s.sparse[static_cast<std::size_t>((row * l_.index_heads + index_head) * l_.sparse_k + i)];
+      const int key =
+          s.sparse[static_cast<std::size_t>((row * l_.index_heads + index_head) * l_.sparse_k + i)];
       if (key >= 0 && shown[static_cast<std::size_t>(key)]) keys.push_back(key);
     }
     return keys;
@@ -89,7 +98,8 @@ class Plain {
       for (int d = 0; d < p_.qk_dim; ++d) dot += static_cast<Real>(q[d]) * k[d];
       Real score = dot * static_cast<Real>(l_.scale) * static_cast<Real>(l_.q_descale);
       expected_.score_max = std::max(expected_.score_max, std::fabs(static_cast<double>(score)));
-      if (l_.softcap > 0) score = static_cast<Real>(l_.softcap) * std::tanh(score / static_cast<Real>(l_.softcap));
+      if (l_.softcap > 0)
+        score = static_cast<Real>(l_.softcap) * std::tanh(score / static_cast<Real>(l_.softcap));
       scores.push_back(score);
       most = std::max(most, score);
     }
@@ -101,8 +111,11 @@ class Plain {
       total += weight;
       for (std::size_t d = 0; d < sums.size(); ++d) sums[d] += weight * v[d];
     }
-    const Real sink = l_.sink.empty() || keys.empty() ? Real{0} : std::exp(static_cast<Real>(l_.sink[static_cast<std::size_t>(head)]) - most);
-    for (Real sum : sums) expected_.out.push_back(keys.empty() ? 0.0 : static_cast<double>(sum / (total + sink)));
+    const Real sink = l_.sink.empty() || keys.empty()
+                          ? Real{0}
+                          : std::exp(static_cast<Real>(l_.sink[static_cast<std::size_t>(head)]) - most);
+    for (Real sum : sums)
+      expected_.out.push_back(keys.empty() ? 0.0 : static_cast<double>(sum / (total + sink)));
     expected_.lse.push_back(keys.empty() ? -std::numeric_limits<double>::infinity()
                                          : static_cast<double>(most + std::log(total)));
   }

@@ -11,10 +11,10 @@
 namespace quire::conformance {
 
 struct Expected {
-  std::vector<double> out;   // [rows, q_heads, v_dim], rows of the sequences
-  std::vector<double> lse;   // [rows, q_heads]
-  double score_max = 0;      // largest |score|, before a softcap
-  double value_max = 0;      // largest |V|
+  std::vector<double> out;  // [rows, q_heads, v_dim], rows of the sequences
+  std::vector<double> lse;  // [rows, q_heads]
+  double score_max = 0;     // largest |score|, before a softcap
+  double value_max = 0;     // largest |V|
 };
 
 Expected plain_double(const Logical& l);

@@ -28,7 +28,8 @@ class PageIds {
   std::uint32_t take() {
     if (in_order_) return static_cast<std::uint32_t>(next_++);
     for (;;) {
-      const auto id = static_cast<std::uint32_t>(first_ + static_cast<std::int64_t>(rng_.next() % static_cast<std::uint64_t>(total_ - first_)));
+      const auto id = static_cast<std::uint32_t>(
+          first_ + static_cast<std::int64_t>(rng_.next() % static_cast<std::uint64_t>(total_ - first_)));
       if (used_.insert(id).second) return id;
     }
   }
@@ -170,7 +171,8 @@ void Placed::place_rows(const Logical& l) {
 
 void Placed::write_key(const Logical& l, const Sequence& s, int key, std::int64_t page, std::int64_t token) {
   const KvView& kv = args_.kv;
-  const auto put = [&](void* base, const KvStrides& stride, const void* from, int index, std::int64_t bytes, int head) {
+  const auto put = [&](void* base, const KvStrides& stride, const void* from, int index, std::int64_t bytes,
+                       int head) {
     char* at = static_cast<char*>(base) + page * stride.page + head * stride.head + token * stride.token;
     std::memcpy(at, static_cast<const char*>(from) + index * bytes, static_cast<std::size_t>(bytes));
   };
@@ -186,48 +188,56 @@ void Placed::write_key(const Logical& l, const Sequence& s, int key, std::int64_
   }
 }
 
-void Placed::place_paged(const Logical& l, const Placement& p) {
+Placed::PageRange Placed::make_arena(const Logical& l, const Placement& p) {
   std::int64_t needed = 1;
   for (const Sequence& s : l.sequences) needed += ceil_div(s.kv_len, p.page_size);
+  const bool latent = l.has(attention::kLatent);
   // A small first layer, so that the tested one does not start at the page's first byte.
   const std::vector<KvLayerShape> layers = {
-      {.kv_heads = 1, .qk_dim = 8, .v_dim = 8, .latent = l.has(attention::kLatent)},
-      {.kv_heads = problem_.kv_heads, .qk_dim = problem_.qk_dim, .v_dim = problem_.v_dim, .latent = l.has(attention::kLatent)}};
+      {.kv_heads = 1, .qk_dim = 8, .v_dim = 8, .latent = latent},
+      {.kv_heads = problem_.kv_heads, .qk_dim = problem_.qk_dim, .v_dim = problem_.v_dim, .latent = latent}};
   const auto make = [&](std::int64_t pages) {
     auto layout = make_kv_layout(layers, problem_.kv, p.page_size, p.order, pages);
     QUIRE_CHECK(layout.ok(), "{}", layout.error().message);
     return std::move(*layout);
   };
-  std::int64_t total = needed * 3 + 8;
-  std::int64_t first = 1;
+  PageRange range{1, needed * 3 + 8};
   if (p.pages == Pages::far) {
     constexpr std::int64_t kFarBytes = std::int64_t{5} << 30;
     constexpr std::int64_t kMostBytes = std::int64_t{48} << 30;
     const std::int64_t page_bytes = make(1).page_stride();
-    total = std::min(std::max<std::int64_t>(70'000, kFarBytes / page_bytes), kMostBytes / page_bytes);
-    first = total > 66'000 + needed ? std::max<std::int64_t>(65'537, total * 4 / 5) : total * 4 / 5;
-    total = std::max(total, first + needed * 2);
+    range.total = std::min(std::max<std::int64_t>(70'000, kFarBytes / page_bytes), kMostBytes / page_bytes);
+    range.first = range.total * 4 / 5;
+    if (range.total > 66'000 + needed) range.first = std::max<std::int64_t>(65'537, range.first);
+    range.total = std::max(range.total, range.first + needed * 2);
   }
-  const KvLayout layout = make(total);
-  arena_ = std::make_unique<Reserved>((layout.page_stride() + 64) * total + 4096);
+  const KvLayout layout = make(range.total);
+  page_stride_ = layout.page_stride();
+  arena_ = std::make_unique<Reserved>((page_stride_ + 64) * range.total + 4096);
   args_.kv = layout.view(arena_->data(), 1, data_or_null(k_scale_), data_or_null(v_scale_));
-  const auto poison = [&](std::int64_t page) {
-    if (p.order == PageOrder::page_first) {
-      std::memset(arena_->data() + page * layout.page_stride(), 0xff, static_cast<std::size_t>(layout.page_stride()));
-      return;
-    }
-    const auto plane = [&](const void* base, const KvStrides& stride) {
-      std::memset(static_cast<char*>(const_cast<void*>(base)) + page * stride.page, 0xff, static_cast<std::size_t>(stride.page));
-    };
-    plane(args_.kv.k, args_.kv.k_stride);
-    plane(args_.kv.v, args_.kv.v_stride);
-    if (problem_.kv.scale != KvScaleKind::token_head) return;
-    plane(args_.kv.k_scale, args_.kv.scale_stride);
-    plane(args_.kv.v_scale, args_.kv.scale_stride);
-  };
-  poison(0);
+  return range;
+}
 
-  PageIds ids(p.pages, first, total, p.seed);
+void Placed::poison_page(std::int64_t page) {
+  if (problem_.order == PageOrder::page_first) {
+    std::memset(arena_->data() + page * page_stride_, 0xff, static_cast<std::size_t>(page_stride_));
+    return;
+  }
+  const auto plane = [&](const void* base, const KvStrides& stride) {
+    std::memset(static_cast<char*>(const_cast<void*>(base)) + page * stride.page, 0xff,
+                static_cast<std::size_t>(stride.page));
+  };
+  plane(args_.kv.k, args_.kv.k_stride);
+  plane(args_.kv.v, args_.kv.v_stride);
+  if (problem_.kv.scale != KvScaleKind::token_head) return;
+  plane(args_.kv.k_scale, args_.kv.scale_stride);
+  plane(args_.kv.v_scale, args_.kv.scale_stride);
+}
+
+void Placed::place_paged(const Logical& l, const Placement& p) {
+  const PageRange range = make_arena(l, p);
+  poison_page(0);
+  PageIds ids(p.pages, range.first, range.total, p.seed);
   shape_.table_stride = ceil_div(shape_.max_kv, p.page_size) + 2;
   table_.assign(static_cast<std::size_t>(shape_.table_stride * std::max(1, shape_.batch)), kNoPage);
   std::vector<std::uint32_t> first_ids;  // of sequence 0
@@ -243,7 +253,7 @@ void Placed::place_paged(const Logical& l, const Placement& p) {
       const bool is_shared = (page + 1) * p.page_size <= s.shared_len;
       const std::uint32_t id = is_shared ? first_ids[static_cast<std::size_t>(page)] : ids.take();
       if (i == 0) first_ids.push_back(id);
-      if (!is_shared) poison(id);
+      if (!is_shared) poison_page(id);
       for (int t = 0; t < p.page_size && page * p.page_size + t < s.kv_len; ++t)
         write_key(l, s, page * p.page_size + t, id, t);
       row[page] = live[static_cast<std::size_t>(page)] ? id : dropped;
@@ -272,7 +282,8 @@ void Placed::place_dense(const Logical& l, const Placement& p) {
   };
   kv.k_stride = strides(problem_.kv.k_type, problem_.qk_dim);
   kv.v_stride = l.has(attention::kLatent) ? kv.k_stride : strides(problem_.kv.v_type, problem_.v_dim);
-  kv.scale_stride = KvStrides{0, sizeof(float), static_cast<std::int64_t>(sizeof(float)) * problem_.kv_heads, sizeof(float)};
+  kv.scale_stride = KvStrides{0, sizeof(float), static_cast<std::int64_t>(sizeof(float)) * problem_.kv_heads,
+                              sizeof(float)};
   const std::int64_t k_bytes = ceil_div(tokens * kv.k_stride.token, 64) * 64;
   const std::int64_t v_bytes = ceil_div(tokens * kv.v_stride.token, 64) * 64;
   const std::int64_t scale_bytes = tokens * kv.scale_stride.token;
@@ -287,7 +298,8 @@ void Placed::place_dense(const Logical& l, const Placement& p) {
     kv.v_scale = reinterpret_cast<const float*>(arena_->data() + k_bytes + v_bytes + scale_bytes);
   }
   for (std::size_t i = 0; i < l.sequences.size(); ++i)
-    for (int key = 0; key < l.sequences[i].kv_len; ++key) write_key(l, l.sequences[i], key, 0, kv_offsets_[i] + key);
+    for (int key = 0; key < l.sequences[i].kv_len; ++key)
+      write_key(l, l.sequences[i], key, 0, kv_offsets_[i] + key);
   shape_.kv_offsets = data_or_null(kv_offsets_);
 }
 
@@ -299,14 +311,16 @@ void Placed::place_queries(const Logical& l, const Placement& p) {
   args_.out_head_stride = problem_.v_dim;
   args_.out_row_stride = problem_.q_heads * problem_.v_dim + (p.loose ? 16 : 0);
   q_.assign(static_cast<std::size_t>(shape_.total_q * args_.q_row_stride * bytes), static_cast<char>(0xff));
-  q_f32_.assign(static_cast<std::size_t>(shape_.total_q * problem_.q_heads * dim), std::numeric_limits<float>::quiet_NaN());
+  q_f32_.assign(static_cast<std::size_t>(shape_.total_q * problem_.q_heads * dim),
+                std::numeric_limits<float>::quiet_NaN());
   std::int64_t row = lead_;
   for (const Sequence& s : l.sequences)
     for (int r = 0; r < s.q_len; ++r, ++row)
       for (std::int64_t h = 0; h < problem_.q_heads; ++h)
         for (std::int64_t d = 0; d < dim; ++d) {
           const float value = s.q[static_cast<std::size_t>((r * problem_.q_heads + h) * dim + d)];
-          encode(problem_.q_type, value, q_.data() + (row * args_.q_row_stride + h * args_.q_head_stride + d) * bytes);
+          encode(problem_.q_type, value,
+                 q_.data() + (row * args_.q_row_stride + h * args_.q_head_stride + d) * bytes);
           q_f32_[static_cast<std::size_t>((row * problem_.q_heads + h) * dim + d)] = value;
         }
   args_.q = q_.data();
@@ -325,7 +339,8 @@ void Placed::set_lengths(bool real) {
 void Placed::make_outputs() {
   const auto bytes = static_cast<std::int64_t>(dtype_bytes(problem_.q_type));
   out_ = std::make_unique<Guarded>(shape_.total_q * args_.out_row_stride * bytes);
-  lse_ = std::make_unique<Guarded>(std::int64_t{shape_.total_q} * problem_.q_heads * static_cast<std::int64_t>(sizeof(float)));
+  lse_ = std::make_unique<Guarded>(std::int64_t{shape_.total_q} * problem_.q_heads *
+                                   static_cast<std::int64_t>(sizeof(float)));
   args_.out = out_->data();
   args_.lse = (problem_.features & attention::kLse) ? reinterpret_cast<float*>(lse_->data()) : nullptr;
 }
@@ -355,14 +370,16 @@ attention::Args Placed::oracle_args(float* out, float* lse) const {
 std::span<const char> Placed::out_bits(int row, int head) const {
   const auto bytes = static_cast<std::int64_t>(dtype_bytes(problem_.q_type));
   const std::int64_t element = (lead_ + row) * args_.out_row_stride + head * args_.out_head_stride;
-  return {static_cast<const char*>(args_.out) + element * bytes, static_cast<std::size_t>(problem_.v_dim * bytes)};
+  return {static_cast<const char*>(args_.out) + element * bytes,
+          static_cast<std::size_t>(problem_.v_dim * bytes)};
 }
 
 std::vector<float> Placed::out_row(int row, int head) const {
   const std::span<const char> bits = out_bits(row, head);
   const std::size_t bytes = dtype_bytes(problem_.q_type);
   std::vector<float> values(static_cast<std::size_t>(problem_.v_dim));
-  for (std::size_t d = 0; d < values.size(); ++d) values[d] = decode(problem_.q_type, bits.data() + d * bytes);
+  for (std::size_t d = 0; d < values.size(); ++d)
+    values[d] = decode(problem_.q_type, bits.data() + d * bytes);
   return values;
 }
 
@@ -383,7 +400,8 @@ const char* Placed::stray_write() const {
       if (row[i] != static_cast<char>(0xff)) return "wrote between the rows of out";
     if (r >= live_begin && r < live_end) continue;
     for (std::int64_t i = 0; i < used / bytes; ++i)
-      if (decode(problem_.q_type, row + i * bytes) != 0.0f) return "a row that belongs to no sequence is not 0";
+      if (decode(problem_.q_type, row + i * bytes) != 0.0f)
+        return "a row that belongs to no sequence is not 0";
     for (int h = 0; args_.lse != nullptr && h < problem_.q_heads; ++h)
       if (args_.lse[r * problem_.q_heads + h] != -std::numeric_limits<float>::infinity())
         return "the lse of a row that belongs to no sequence is not -inf";

@@ -20,7 +20,8 @@ class Rng {
   // Near to normal(0, 1): the sum of four uniforms, so never beyond 3.5.
   float normal() {
     const std::uint64_t z = next();
-    const auto sum = static_cast<float>((z & 0xffff) + ((z >> 16) & 0xffff) + ((z >> 32) & 0xffff) + (z >> 48));
+    const auto sum =
+        static_cast<float>((z & 0xffff) + ((z >> 16) & 0xffff) + ((z >> 32) & 0xffff) + (z >> 48));
     return (sum / 65536.0f - 2.0f) * 1.7320508f;
   }
 

@@ -20,7 +20,7 @@ struct Visible {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t part_begin = 0;
-  std::int64_t part_end = 0;   // within kv_len
+  std::int64_t part_end = 0;  // within kv_len
   std::int64_t tree_base = 0;
   const std::uint64_t* tree_bits = nullptr;
   std::int64_t tree_words = 0;
@@ -37,7 +37,7 @@ struct Job {
   Problem problem;
   StepShape shape;
   Args args;
-  double* scratch = nullptr;      // per thread, scratch_doubles() of them
+  double* scratch = nullptr;  // per thread, scratch_doubles() of them
   std::int64_t scratch_stride = 0;
 };
 
@@ -86,10 +86,17 @@ Visible visible_keys(const StepShape& shape, std::int32_t sequence, std::int64_t
   const std::int64_t width = shape.mask_width;
   v.end = p + 1;
   switch (shape.mask) {
-    case MaskKind::causal: break;
-    case MaskKind::window: v.begin = std::max<std::int64_t>(0, p - width + 1); break;
-    case MaskKind::chunked: v.begin = p < 0 ? 0 : p / width * width; break;
-    case MaskKind::full: v.end = kv_len; break;
+    case MaskKind::causal:
+      break;
+    case MaskKind::window:
+      v.begin = std::max<std::int64_t>(0, p - width + 1);
+      break;
+    case MaskKind::chunked:
+      v.begin = p < 0 ? 0 : p / width * width;
+      break;
+    case MaskKind::full:
+      v.end = kv_len;
+      break;
     case MaskKind::rows:
       v.begin = shape.row_begin[row];
       v.end = shape.row_end[row];
@@ -131,7 +138,8 @@ Entry entry_of(const Job& job, std::int32_t sequence, std::int64_t key, std::int
   entry.v = static_cast<const char*>(kv.v) + offset_of(kv.v_stride, page, head, token);
   const std::int64_t scale_offset = offset_of(kv.scale_stride, page, head, token);
   switch (kv.format.scale) {
-    case KvScaleKind::none: break;
+    case KvScaleKind::none:
+      break;
     case KvScaleKind::tensor:
       entry.k_scale = kv.k_scale[0];
       entry.v_scale = kv.v_scale[0];
@@ -144,7 +152,8 @@ Entry entry_of(const Job& job, std::int32_t sequence, std::int64_t key, std::int
       entry.k_scale = scale_at(kv.k_scale, scale_offset);
       entry.v_scale = scale_at(kv.v_scale, scale_offset);
       break;
-    case KvScaleKind::block: QUIRE_CHECK(false, "block scales are in no box of {}", "reference");
+    case KvScaleKind::block:
+      QUIRE_CHECK(false, "block scales are in no box of {}", "reference");
   }
   return entry;
 }
@@ -152,7 +161,8 @@ Entry entry_of(const Job& job, std::int32_t sequence, std::int64_t key, std::int
 void load_query(const Job& job, std::int64_t row, std::int64_t head, double* q) {
   const auto bytes = static_cast<std::int64_t>(dtype_bytes(job.problem.q_type));
   const std::int64_t element = row * job.args.q_row_stride + head * job.args.q_head_stride;
-  load(job.problem.q_type, static_cast<const char*>(job.args.q) + element * bytes, job.problem.qk_dim, bytes, q);
+  load(job.problem.q_type, static_cast<const char*>(job.args.q) + element * bytes, job.problem.qk_dim, bytes,
+       q);
 }
 
 double score_of(const Job& job, const Entry& entry, const Scratch& s) {
@@ -171,7 +181,8 @@ void add_value(const Job& job, const Entry& entry, double weight, const Scratch&
   for (std::int64_t d = 0; d < job.problem.v_dim; ++d) s.sums[d] += weight * entry.v_scale * s.v[d];
 }
 
-void write_row(const Job& job, std::int64_t row, std::int64_t head, const double* sums, double denominator, double lse) {
+void write_row(const Job& job, std::int64_t row, std::int64_t head, const double* sums, double denominator,
+               double lse) {
   const std::int64_t element = row * job.args.out_row_stride + head * job.args.out_head_stride;
   for (std::int64_t d = 0; d < job.problem.v_dim; ++d)
     store(job.problem.q_type, job.args.out, element + d, sums != nullptr ? sums[d] / denominator : 0.0);
@@ -197,8 +208,8 @@ void attend(const Job& job, std::int64_t row, std::int64_t head, const Scratch& 
   constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
   const std::int32_t sequence = sequence_of(job.shape, row);
   if (sequence < 0) return write_row(job, row, head, nullptr, 1, kMinusInfinity);
-  QUIRE_CHECK(job.shape.kv_lens[sequence] <= job.shape.max_kv, "kv_len={} max_kv={}", job.shape.kv_lens[sequence],
-              job.shape.max_kv);
+  QUIRE_CHECK(job.shape.kv_lens[sequence] <= job.shape.max_kv, "kv_len={} max_kv={}",
+              job.shape.kv_lens[sequence], job.shape.max_kv);
   const Visible visible = visible_keys(job.shape, sequence, row);
   const std::int64_t kv_head = head / (job.problem.q_heads / job.problem.kv_heads);
   load_query(job, row, head, s.q);
@@ -221,7 +232,8 @@ void attend(const Job& job, std::int64_t row, std::int64_t head, const Scratch& 
     add_value(job, entry_of(job, sequence, key, kv_head), weight, s);
   });
   // A sink far above the keys overflows to infinity here, which gives the right result: 0.
-  const double sink = job.args.sink != nullptr ? std::exp(static_cast<double>(job.args.sink[head]) - largest) : 0.0;
+  const double sink =
+      job.args.sink != nullptr ? std::exp(static_cast<double>(job.args.sink[head]) - largest) : 0.0;
   write_row(job, row, head, s.sums, total + sink, largest + std::log(total));
 }
 
@@ -230,15 +242,18 @@ class ReferenceAttention final : public Attention {
   explicit ReferenceAttention(const Problem& problem) : problem_(problem) {}
 
   std::int64_t workspace_bytes(const Limits& limits) const override {
-    return static_cast<std::int64_t>(sizeof(double)) * limits.threads * scratch_doubles(problem_, limits.max_kv);
+    return static_cast<std::int64_t>(sizeof(double)) * limits.threads *
+           scratch_doubles(problem_, limits.max_kv);
   }
 
   void plan(const StepShape&, PlanBuffer, platform::Stream&) override {}
 
   void run(const StepShape& shape, const Args& args, PlanBuffer buffer, platform::Stream& stream) override {
     auto& cpu = platform::cpu::as_cpu(stream);
-    Job job{problem_, shape, args, static_cast<double*>(buffer.data), scratch_doubles(problem_, shape.max_kv)};
-    const std::int64_t needed = cpu.threads() * job.scratch_stride * static_cast<std::int64_t>(sizeof(double));
+    Job job{problem_, shape, args, static_cast<double*>(buffer.data),
+            scratch_doubles(problem_, shape.max_kv)};
+    const std::int64_t needed =
+        cpu.threads() * job.scratch_stride * static_cast<std::int64_t>(sizeof(double));
     QUIRE_CHECK(buffer.bytes >= needed, "plan buffer of {} bytes, {} needed", buffer.bytes, needed);
     cpu.enqueue([job](platform::cpu::Team& team) {
       team.for_each(job.shape.total_q * static_cast<std::int64_t>(job.problem.q_heads),

@@ -76,7 +76,8 @@ double decode_bits(std::uint32_t bits, int exponent_bits, int mantissa_bits, boo
   else if (exponent == 0)
     value = std::ldexp(static_cast<double>(mantissa), 1 - bias - mantissa_bits);
   else
-    value = std::ldexp(static_cast<double>(mantissa + (1u << mantissa_bits)), exponent - bias - mantissa_bits);
+    value =
+        std::ldexp(static_cast<double>(mantissa + (1u << mantissa_bits)), exponent - bias - mantissa_bits);
   return negative ? -value : value;
 }
 
@@ -87,7 +88,8 @@ double decode_fp8_e4m3(std::uint8_t bits) {
 
 void load(DType type, const void* base, std::int64_t count, std::int64_t stride, double* values) {
   switch (type) {
-    case DType::f32: return load_each<float>(base, count, stride, values, [](float x) { return x; });
+    case DType::f32:
+      return load_each<float>(base, count, stride, values, [](float x) { return x; });
     case DType::bf16:
       return load_each<std::uint16_t>(base, count, stride, values, [](std::uint16_t x) {
         return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
@@ -98,17 +100,25 @@ void load(DType type, const void* base, std::int64_t count, std::int64_t stride,
     case DType::fp8_e4m3:
       return load_each<std::uint8_t>(base, count, stride, values,
                                      [table = fp8_table()](std::uint8_t x) { return table[x]; });
-    default: break;
+    default:
+      break;
   }
   QUIRE_CHECK(false, "the reference row reads no elements of type {}", static_cast<int>(type));
 }
 
 void store(DType type, void* base, std::int64_t index, double value) {
   switch (type) {
-    case DType::f32: static_cast<float*>(base)[index] = static_cast<float>(value); return;
-    case DType::bf16: static_cast<std::uint16_t*>(base)[index] = to_bf16(value); return;
-    case DType::f16: static_cast<std::uint16_t*>(base)[index] = to_f16(value); return;
-    default: break;
+    case DType::f32:
+      static_cast<float*>(base)[index] = static_cast<float>(value);
+      return;
+    case DType::bf16:
+      static_cast<std::uint16_t*>(base)[index] = to_bf16(value);
+      return;
+    case DType::f16:
+      static_cast<std::uint16_t*>(base)[index] = to_f16(value);
+      return;
+    default:
+      break;
   }
   QUIRE_CHECK(false, "the reference row writes no elements of type {}", static_cast<int>(type));
 }

@@ -24,7 +24,8 @@ struct Tiny {
     q.assign(static_cast<std::size_t>(q_rows * dim), 1.0f);
     k.assign(static_cast<std::size_t>(keys * dim), 0.0f);
     v.assign(static_cast<std::size_t>(keys * dim), 0.0f);
-    for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i / static_cast<std::size_t>(dim));  // V[j] = j
+    for (std::size_t i = 0; i < v.size(); ++i)
+      v[i] = static_cast<float>(i / static_cast<std::size_t>(dim));  // V[j] = j
   }
 
   void run() {
@@ -135,7 +136,8 @@ TEST(Reference, MasksShowTheNumberOfKeysThatTheirRuleSays) {
     t.shape.mask_width = width;
     t.run();
     std::vector<int> list;
-    for (float lse : t.lse) list.push_back(static_cast<int>(std::lround(std::exp(lse))));  // equal keys: lse = log n
+    for (float lse : t.lse)
+      list.push_back(static_cast<int>(std::lround(std::exp(lse))));  // equal keys: lse = log n
     return list;
   };
   EXPECT_EQ(counts(MaskKind::causal, 0), (std::vector{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
