@@ -32,7 +32,8 @@ bool exists(const std::string& path) {
 std::vector<std::string> list_folder(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end && names.size() < kMaxListed; it.increment(error)) {
+  for (fs::directory_iterator it(folder, error), end; !error && it != end && names.size() < kMaxListed;
+       it.increment(error)) {
     names.push_back(it->path().filename().string());
   }
   std::sort(names.begin(), names.end());
@@ -41,12 +42,14 @@ std::vector<std::string> list_folder(const std::string& folder) {
 
 // "model-00001-of-00003.safetensors": the names that sharded checkpoints use.
 bool is_shard_name(std::string_view name) {
-  return name.starts_with("model-") && name.ends_with(".safetensors") && name.find("-of-") != std::string_view::npos;
+  return name.starts_with("model-") && name.ends_with(".safetensors") &&
+         name.find("-of-") != std::string_view::npos;
 }
 
 std::string join(const std::vector<std::string>& names, std::size_t most = 5) {
   std::string out;
-  for (std::size_t i = 0; i < names.size() && i < most; ++i) out += (i == 0 ? "" : ", ") + printable(names[i]);
+  for (std::size_t i = 0; i < names.size() && i < most; ++i)
+    out += (i == 0 ? "" : ", ") + printable(names[i]);
   if (names.size() > most) out += fmt::format(" and {} more", names.size() - most);
   return out;
 }
@@ -57,7 +60,8 @@ Error no_such_path(const std::string& path) {
   const std::vector<std::string> names = list_folder(parent.string());
   const std::vector<std::string_view> views(names.begin(), names.end());
   const auto near = nearest(fs::path(path).filename().string(), views);
-  const std::string hint = near.empty() ? "" : fmt::format(" (did you mean {}?)", printable((parent / near[0]).string()));
+  const std::string hint =
+      near.empty() ? "" : fmt::format(" (did you mean {}?)", printable((parent / near[0]).string()));
   return bad_input(fmt::format("there is no {}{}", printable(path), hint));
 }
 
@@ -67,9 +71,11 @@ Error no_config(const std::string& folder) {
     if (name.ends_with(".gguf")) ggufs.push_back(name);
   }
   if (ggufs.empty()) {
-    return bad_input(fmt::format("{} holds no config.json: a model is a Hugging Face folder or a .gguf file", printable(folder)));
+    return bad_input(fmt::format("{} holds no config.json: a model is a Hugging Face folder or a .gguf file",
+                                 printable(folder)));
   }
-  return bad_input(fmt::format("{} holds no config.json but {}: name the file itself", printable(folder), join(ggufs)));
+  return bad_input(
+      fmt::format("{} holds no config.json but {}: name the file itself", printable(folder), join(ggufs)));
 }
 
 bool is_gguf(const MappedFile& file) {
@@ -88,14 +94,15 @@ Result<std::map<std::string, std::string>> read_weight_map(const JsonView& index
     const bool plain = is_plain_name(shard, 255) && shard.find_first_of("/\\") == std::string::npos &&
                        shard.ends_with(".safetensors") && !shard.starts_with('.');
     if (!plain) {
-      return bad_input(fmt::format("{}: \"{}\" is not the plain name of a .safetensors file of this folder", map.where(),
-                                   printable(shard)));
+      return bad_input(fmt::format("{}: \"{}\" is not the plain name of a .safetensors file of this folder",
+                                   map.where(), printable(shard)));
     }
     shards.insert(shard);
     out.emplace(tensor, shard);
   }
   if (out.empty()) return bad_input(fmt::format("{} is empty", map.where()));
-  if (shards.size() > kMaxShards) return bad_input(fmt::format("{} names more than {} files", map.where(), kMaxShards));
+  if (shards.size() > kMaxShards)
+    return bad_input(fmt::format("{} names more than {} files", map.where(), kMaxShards));
   return out;
 }
 
@@ -106,16 +113,16 @@ Status compare_shards(const std::string& folder, const std::set<std::string>& na
     if (!exists(folder + "/" + name)) lost.push_back(name);
   }
   if (!lost.empty()) {
-    return bad_input(fmt::format("{} names {}, which {} not in {}: fetch the missing files", kIndexFile, join(lost),
-                                 lost.size() == 1 ? "is" : "are", printable(folder)));
+    return bad_input(fmt::format("{} names {}, which {} not in {}: fetch the missing files", kIndexFile,
+                                 join(lost), lost.size() == 1 ? "is" : "are", printable(folder)));
   }
   std::vector<std::string> extra;
   for (const std::string& name : list_folder(folder)) {
     if (is_shard_name(name) && !named.contains(name)) extra.push_back(name);
   }
   if (!extra.empty()) {
-    return bad_input(fmt::format("{} holds {}, which {} does not name: remove what belongs to another model", printable(folder),
-                                 join(extra), kIndexFile));
+    return bad_input(fmt::format("{} holds {}, which {} does not name: remove what belongs to another model",
+                                 printable(folder), join(extra), kIndexFile));
   }
   return {};
 }
@@ -123,8 +130,9 @@ Status compare_shards(const std::string& folder, const std::set<std::string>& na
 }  // namespace
 
 const TensorInfo* Checkpoint::find(std::string_view name) const {
-  const auto place = std::lower_bound(tensors_.begin(), tensors_.end(), name,
-                                      [](const TensorInfo& tensor, std::string_view wanted) { return tensor.name < wanted; });
+  const auto place = std::lower_bound(
+      tensors_.begin(), tensors_.end(), name,
+      [](const TensorInfo& tensor, std::string_view wanted) { return tensor.name < wanted; });
   return place == tensors_.end() || place->name != name ? nullptr : &*place;
 }
 
@@ -132,7 +140,8 @@ void Checkpoint::release(const TensorInfo& tensor) const {
   for (const MappedFile& file : files_) {
     const auto bytes = file.bytes();
     if (tensor.data >= bytes.data() && tensor.data < bytes.data() + bytes.size()) {
-      file.release(static_cast<std::size_t>(tensor.data - bytes.data()), static_cast<std::size_t>(tensor.bytes));
+      file.release(static_cast<std::size_t>(tensor.data - bytes.data()),
+                   static_cast<std::size_t>(tensor.bytes));
     }
   }
 }
@@ -168,21 +177,23 @@ Status Checkpoint::add_shards(const std::string& index_path) {
     for (std::size_t i = first; i < tensors_.size(); ++i) {
       const auto place = map.find(tensors_[i].name);
       if (place == map.end() || place->second != shard) {
-        return bad_input(fmt::format("{} holds the tensor {}, which {} {}", printable(shard), printable(tensors_[i].name), kIndexFile,
-                                     place == map.end() ? "does not name" : "places in " + printable(place->second)));
+        return bad_input(fmt::format(
+            "{} holds the tensor {}, which {} {}", printable(shard), printable(tensors_[i].name), kIndexFile,
+            place == map.end() ? "does not name" : "places in " + printable(place->second)));
       }
       map.erase(place);
     }
   }
   if (!map.empty()) {
-    return bad_input(fmt::format("{} places the tensor {} in {}, which does not hold it", kIndexFile, printable(map.begin()->first),
-                                 printable(map.begin()->second)));
+    return bad_input(fmt::format("{} places the tensor {} in {}, which does not hold it", kIndexFile,
+                                 printable(map.begin()->first), printable(map.begin()->second)));
   }
   return {};
 }
 
 Status Checkpoint::index_tensors() {
-  std::sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
+  std::sort(tensors_.begin(), tensors_.end(),
+            [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
   for (std::size_t i = 1; i < tensors_.size(); ++i) {
     if (tensors_[i - 1].name == tensors_[i].name) {
       return bad_input(fmt::format("the tensor {} stands in two files", printable(tensors_[i].name)));
@@ -197,7 +208,8 @@ Status Checkpoint::open_folder(const std::string& config_path) {
   const bool single = exists(folder_ + "/" + std::string(kSingleFile));
   const std::string index_path = folder_ + "/" + std::string(kIndexFile);
   if (single && exists(index_path)) {
-    return bad_input(fmt::format("{} holds both {} and {}: remove the one that is stale", printable(folder_), kSingleFile, kIndexFile));
+    return bad_input(fmt::format("{} holds both {} and {}: remove the one that is stale", printable(folder_),
+                                 kSingleFile, kIndexFile));
   }
   if (single) {
     QUIRE_TRY_STATUS(add_safetensors(folder_ + "/" + std::string(kSingleFile), kSingleFile));
@@ -206,7 +218,8 @@ Status Checkpoint::open_folder(const std::string& config_path) {
   } else {
     for (const std::string& name : list_folder(folder_)) {
       if (is_shard_name(name)) {
-        return bad_input(fmt::format("{} holds {} but no {}: fetch the index", printable(folder_), printable(name), kIndexFile));
+        return bad_input(fmt::format("{} holds {} but no {}: fetch the index", printable(folder_),
+                                     printable(name), kIndexFile));
       }
     }
   }
@@ -218,8 +231,9 @@ Status Checkpoint::open_gguf() {
   QUIRE_TRY(gguf, GgufFile::parse(files_.front().bytes(), name));
   QUIRE_TRY(splits, gguf.integer_or("split.count", 1, 0, 65535));
   if (splits > 1) {
-    return bad_input(fmt::format("{} is one of {} parts of a split GGUF: join them first (llama-gguf-split --merge)",
-                                 printable(name), splits));
+    return bad_input(
+        fmt::format("{} is one of {} parts of a split GGUF: join them first (llama-gguf-split --merge)",
+                    printable(name), splits));
   }
   file_bytes_ = static_cast<std::int64_t>(files_.front().bytes().size());
   tensors_ = gguf.tensors();
@@ -254,8 +268,9 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path) {
   }
   QUIRE_TRY(file, MappedFile::open(path));
   if (!is_gguf(file)) {
-    return bad_input(fmt::format("{} is not a GGUF file{}", printable(path),
-                                 name.ends_with(".safetensors") ? ": name the folder that holds it and config.json" : ""));
+    return bad_input(
+        fmt::format("{} is not a GGUF file{}", printable(path),
+                    name.ends_with(".safetensors") ? ": name the folder that holds it and config.json" : ""));
   }
   checkpoint->files_.push_back(std::move(file));
   QUIRE_TRY_STATUS(checkpoint->open_gguf());

@@ -20,7 +20,8 @@ std::string problem(const std::string& path) {
 bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 std::vector<std::byte> one_tensor(std::string_view name) {
-  return safetensors("{\"" + std::string(name) + R"(": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}})", 8);
+  return safetensors(
+      "{\"" + std::string(name) + R"(": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}})", 8);
 }
 
 // Two shards, a in the first and b in the second, with an index.
@@ -28,8 +29,9 @@ void write_shards(const TempFolder& folder) {
   folder.write("config.json", "{}");
   folder.write("model-00001-of-00002.safetensors", one_tensor("a"));
   folder.write("model-00002-of-00002.safetensors", one_tensor("b"));
-  folder.write("model.safetensors.index.json",
-               R"({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}})");
+  folder.write(
+      "model.safetensors.index.json",
+      R"({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}})");
 }
 
 TEST(Checkpoint, FolderWithOneFile) {
@@ -53,7 +55,8 @@ TEST(Checkpoint, ConfigAlone) {
   const TempFolder folder;
   folder.write("config.json", "{}");
   folder.write("other.json", "{}");
-  for (const std::string& path : {folder.path(), folder.path() + "/config.json", folder.path() + "/other.json"}) {
+  for (const std::string& path :
+       {folder.path(), folder.path() + "/config.json", folder.path() + "/other.json"}) {
     const auto checkpoint = open_checkpoint(path);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
     EXPECT_FALSE((*checkpoint)->has_weights());
@@ -111,15 +114,18 @@ TEST(Checkpoint, MissingExtraAndStaleShardsAreNamed) {
 TEST(Checkpoint, TensorsThatTheIndexAloneKnows) {
   const TempFolder folder;
   write_shards(folder);
-  folder.write("model.safetensors.index.json",
-               R"({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors",)"
-               R"( "d": "model-00002-of-00002.safetensors"}})");
-  EXPECT_TRUE(has(problem(folder.path()), "places the tensor d in model-00002-of-00002.safetensors, which does not hold it"));
+  folder.write(
+      "model.safetensors.index.json",
+      R"({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors",)"
+      R"( "d": "model-00002-of-00002.safetensors"}})");
+  EXPECT_TRUE(has(problem(folder.path()),
+                  "places the tensor d in model-00002-of-00002.safetensors, which does not hold it"));
 }
 
 TEST(Checkpoint, ShardNamesCannotLeaveTheFolder) {
-  for (const std::string_view name : {"../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", "..", "", ".x.safetensors",
-                                      "x.bin", "a\\\\b.safetensors", "x\\u0000.safetensors"}) {
+  for (const std::string_view name :
+       {"../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", "..", "", ".x.safetensors", "x.bin",
+        "a\\\\b.safetensors", "x\\u0000.safetensors"}) {
     const TempFolder folder;
     folder.write("config.json", "{}");
     folder.write("model.safetensors.index.json", "{\"weight_map\": {\"a\": \"" + std::string(name) + "\"}}");
@@ -155,7 +161,8 @@ TEST(Checkpoint, EveryGoldenOpens) {
     if (!std::filesystem::exists(golden + "/" + kind)) continue;
     for (const auto& entry : std::filesystem::directory_iterator(golden + "/" + kind)) {
       if (!entry.is_directory()) continue;
-      const std::string path = entry.path().string() + (std::string_view(kind) == "gguf" ? "/model.gguf" : "");
+      const std::string path =
+          entry.path().string() + (std::string_view(kind) == "gguf" ? "/model.gguf" : "");
       EXPECT_EQ(problem(path), "") << path;
       ++opened;
     }

@@ -19,8 +19,14 @@ T load(const std::byte* data) {
 
 bool is_integer(GgufType type) {
   switch (type) {
-    case GgufType::u8: case GgufType::i8: case GgufType::u16: case GgufType::i16: case GgufType::u32:
-    case GgufType::i32: case GgufType::u64: case GgufType::i64:
+    case GgufType::u8:
+    case GgufType::i8:
+    case GgufType::u16:
+    case GgufType::i16:
+    case GgufType::u32:
+    case GgufType::i32:
+    case GgufType::u64:
+    case GgufType::i64:
       return true;
     default:
       return false;
@@ -30,20 +36,37 @@ bool is_integer(GgufType type) {
 // The value of an integer or boolean element; false when it is over int64.
 bool load_integer(GgufType type, const std::byte* data, std::int64_t& out) {
   switch (type) {
-    case GgufType::u8: out = load<std::uint8_t>(data); return true;
-    case GgufType::boolean: out = load<std::uint8_t>(data) != 0; return true;
-    case GgufType::i8: out = load<std::int8_t>(data); return true;
-    case GgufType::u16: out = load<std::uint16_t>(data); return true;
-    case GgufType::i16: out = load<std::int16_t>(data); return true;
-    case GgufType::u32: out = load<std::uint32_t>(data); return true;
-    case GgufType::i32: out = load<std::int32_t>(data); return true;
-    case GgufType::i64: out = load<std::int64_t>(data); return true;
+    case GgufType::u8:
+      out = load<std::uint8_t>(data);
+      return true;
+    case GgufType::boolean:
+      out = load<std::uint8_t>(data) != 0;
+      return true;
+    case GgufType::i8:
+      out = load<std::int8_t>(data);
+      return true;
+    case GgufType::u16:
+      out = load<std::uint16_t>(data);
+      return true;
+    case GgufType::i16:
+      out = load<std::int16_t>(data);
+      return true;
+    case GgufType::u32:
+      out = load<std::uint32_t>(data);
+      return true;
+    case GgufType::i32:
+      out = load<std::int32_t>(data);
+      return true;
+    case GgufType::i64:
+      out = load<std::int64_t>(data);
+      return true;
     case GgufType::u64: {
       const auto value = load<std::uint64_t>(data);
       out = static_cast<std::int64_t>(value);
       return value <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
     }
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -64,11 +87,23 @@ bool load_number(GgufType type, const std::byte* data, double& out) {
 
 std::size_t step_of(GgufType type) {
   switch (type) {
-    case GgufType::u8: case GgufType::i8: case GgufType::boolean: return 1;
-    case GgufType::u16: case GgufType::i16: return 2;
-    case GgufType::u32: case GgufType::i32: case GgufType::f32: return 4;
-    case GgufType::u64: case GgufType::i64: case GgufType::f64: return 8;
-    default: return 0;
+    case GgufType::u8:
+    case GgufType::i8:
+    case GgufType::boolean:
+      return 1;
+    case GgufType::u16:
+    case GgufType::i16:
+      return 2;
+    case GgufType::u32:
+    case GgufType::i32:
+    case GgufType::f32:
+      return 4;
+    case GgufType::u64:
+    case GgufType::i64:
+    case GgufType::f64:
+      return 8;
+    default:
+      return 0;
   }
 }
 
@@ -81,19 +116,32 @@ std::string describe(const GgufValue& value) {
 
 std::string_view to_string(GgufType type) {
   switch (type) {
-    case GgufType::u8: return "u8";
-    case GgufType::i8: return "i8";
-    case GgufType::u16: return "u16";
-    case GgufType::i16: return "i16";
-    case GgufType::u32: return "u32";
-    case GgufType::i32: return "i32";
-    case GgufType::f32: return "f32";
-    case GgufType::boolean: return "bool";
-    case GgufType::string: return "string";
-    case GgufType::array: return "array";
-    case GgufType::u64: return "u64";
-    case GgufType::i64: return "i64";
-    case GgufType::f64: return "f64";
+    case GgufType::u8:
+      return "u8";
+    case GgufType::i8:
+      return "i8";
+    case GgufType::u16:
+      return "u16";
+    case GgufType::i16:
+      return "i16";
+    case GgufType::u32:
+      return "u32";
+    case GgufType::i32:
+      return "i32";
+    case GgufType::f32:
+      return "f32";
+    case GgufType::boolean:
+      return "bool";
+    case GgufType::string:
+      return "string";
+    case GgufType::array:
+      return "array";
+    case GgufType::u64:
+      return "u64";
+    case GgufType::i64:
+      return "i64";
+    case GgufType::f64:
+      return "f64";
   }
   return "unknown";
 }
@@ -107,7 +155,8 @@ Result<const GgufValue*> GgufFile::find(std::string_view key) const {
 }
 
 Error GgufFile::wrong_type(std::string_view key, const GgufValue& value, std::string_view wanted) const {
-  return bad_input(fmt::format("{}: {} must be {}, found {}", name_, printable(key), wanted, describe(value)));
+  return bad_input(
+      fmt::format("{}: {} must be {}, found {}", name_, printable(key), wanted, describe(value)));
 }
 
 Result<std::int64_t> GgufFile::integer(std::string_view key, std::int64_t low, std::int64_t high) const {
@@ -133,7 +182,8 @@ Result<double> GgufFile::number(std::string_view key, double low, double high) c
   double number = 0;
   if (!load_number(value->type, value->data.data(), number)) return wrong_type(key, *value, "a number");
   if (!(number >= low && number <= high)) {
-    return bad_input(fmt::format("{}: {} is {}, but must be from {} to {}", name_, printable(key), number, low, high));
+    return bad_input(
+        fmt::format("{}: {} is {}, but must be from {} to {}", name_, printable(key), number, low, high));
   }
   return number;
 }

@@ -14,7 +14,8 @@
 namespace quire::checkpoint {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the readers load little-endian values as they are");
+static_assert(std::endian::native == std::endian::little,
+              "the readers load little-endian values as they are");
 
 constexpr std::uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr std::uint64_t kMaxKeys = 65536;
@@ -118,17 +119,20 @@ class GgufParser {
     QUIRE_TRY_STATUS(read(out_.version_, "the version"));
     if (out_.version_ != 2 && out_.version_ != 3) {
       const bool swapped = out_.version_ != 0 && (out_.version_ & 0xffff) == 0;
-      return bad_input(swapped ? "big-endian GGUF files are not read: use a little-endian one"
-                               : fmt::format("GGUF version {} is not read: versions 2 and 3 are", out_.version_));
+      return bad_input(swapped
+                           ? "big-endian GGUF files are not read: use a little-endian one"
+                           : fmt::format("GGUF version {} is not read: versions 2 and 3 are", out_.version_));
     }
     QUIRE_TRY_STATUS(read(tensors_, "the tensor count"));
     QUIRE_TRY_STATUS(read(keys_, "the key count"));
     // Shortest key: length, one byte, type, one byte. Shortest tensor: length, one byte, rank, type, offset.
     if (keys_ > kMaxKeys || keys_ > left() / 14) {
-      return bad_input(fmt::format("{} metadata keys are over the limit of {} or of the file's size", keys_, kMaxKeys));
+      return bad_input(
+          fmt::format("{} metadata keys are over the limit of {} or of the file's size", keys_, kMaxKeys));
     }
     if (tensors_ > kMaxTensors || tensors_ > left() / 25) {
-      return bad_input(fmt::format("{} tensors are over the limit of {} or of the file's size", tensors_, kMaxTensors));
+      return bad_input(
+          fmt::format("{} tensors are over the limit of {} or of the file's size", tensors_, kMaxTensors));
     }
     return {};
   }
@@ -137,7 +141,8 @@ class GgufParser {
     std::string_view key;
     QUIRE_TRY_STATUS(read_string(key, fmt::format("metadata key {}", index)));
     if (!is_plain_name(key, kMaxKeyLength)) {
-      return bad_input(fmt::format("metadata key {} (\"{}\") is empty, too long or not plain text", index, printable(key)));
+      return bad_input(fmt::format("metadata key {} (\"{}\") is empty, too long or not plain text", index,
+                                   printable(key)));
     }
     GgufValue value;
     QUIRE_TRY_STATUS(read_value(value, printable(key)));
@@ -173,10 +178,12 @@ class GgufParser {
     const auto bytes = element_bytes(element);
     if (!bytes) return bad_input(fmt::format("{} is an array of the unknown type {}", key, element));
     value.element = static_cast<GgufType>(element);
-    if (value.element == GgufType::array) return bad_input(fmt::format("{} is an array of arrays: not read", key));
+    if (value.element == GgufType::array)
+      return bad_input(fmt::format("{} is an array of arrays: not read", key));
     const std::uint64_t smallest = *bytes == 0 ? 8 : *bytes;  // a string is at least its length
     if (value.count > left() / smallest) {
-      return bad_input(fmt::format("{} says {} elements, more than the file has bytes for", key, value.count));
+      return bad_input(
+          fmt::format("{} says {} elements, more than the file has bytes for", key, value.count));
     }
     const std::uint64_t begin = at_;
     if (*bytes != 0) {
@@ -205,14 +212,16 @@ class GgufParser {
     std::string_view name;
     QUIRE_TRY_STATUS(read_string(name, fmt::format("the name of tensor {}", index)));
     if (!is_plain_name(name, kMaxTensorName)) {
-      return bad_input(fmt::format("the name of tensor {} (\"{}\") is empty, too long or not plain text", index, printable(name)));
+      return bad_input(fmt::format("the name of tensor {} (\"{}\") is empty, too long or not plain text",
+                                   index, printable(name)));
     }
     TensorInfo info;
     info.name = std::string(name);
     std::uint32_t rank = 0;
     QUIRE_TRY_STATUS(read(rank, printable(name)));
     if (rank == 0 || rank > kMaxDims) {
-      return bad_input(fmt::format("tensor {} has {} dimensions, but 1 to {} are allowed", printable(name), rank, kMaxDims));
+      return bad_input(fmt::format("tensor {} has {} dimensions, but 1 to {} are allowed", printable(name),
+                                   rank, kMaxDims));
     }
     info.shape.resize(rank);
     for (std::uint32_t i = 0; i < rank; ++i) {
@@ -224,8 +233,8 @@ class GgufParser {
     QUIRE_TRY_STATUS(read(offset, printable(name)));
     QUIRE_TRY_STATUS(measure(info, type));
     if (offset % out_.alignment_ != 0) {
-      return bad_input(fmt::format("tensor {} starts at {}, not a multiple of the alignment {}", printable(name), offset,
-                                   out_.alignment_));
+      return bad_input(fmt::format("tensor {} starts at {}, not a multiple of the alignment {}",
+                                   printable(name), offset, out_.alignment_));
     }
     offsets_.push_back(offset);
     out_.tensors_.push_back(std::move(info));
@@ -233,7 +242,8 @@ class GgufParser {
   }
 
   static Status measure(TensorInfo& info, std::uint32_t type) {
-    const auto* line = std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeLine& t) { return t.number == type; });
+    const auto* line =
+        std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeLine& t) { return t.number == type; });
     if (line == kTypes.end()) {
       return bad_input(fmt::format("tensor {} has the unknown type {}", printable(info.name), type));
     }
@@ -242,9 +252,10 @@ class GgufParser {
     const std::int64_t inner = info.shape.back();
     const auto bad_size = [](std::int64_t size) { return size < 1; };
     if (std::any_of(info.shape.begin(), info.shape.end(), bad_size) || inner % line->block_elements != 0) {
-      return bad_input(fmt::format("tensor {} has rows of {} elements: sizes must be at least 1, and rows of {} whole "
-                                   "blocks of {}",
-                                   printable(info.name), inner, line->name, line->block_elements));
+      return bad_input(
+          fmt::format("tensor {} has rows of {} elements: sizes must be at least 1, and rows of {} whole "
+                      "blocks of {}",
+                      printable(info.name), inner, line->name, line->block_elements));
     }
     std::int64_t bytes = inner / line->block_elements;
     bool overflow = __builtin_mul_overflow(bytes, line->block_bytes, &bytes);
@@ -266,9 +277,10 @@ class GgufParser {
     for (std::size_t i = 0; i < out_.tensors_.size(); ++i) {
       TensorInfo& info = out_.tensors_[i];
       if (offsets_[i] > data.size() || static_cast<std::uint64_t>(info.bytes) > data.size() - offsets_[i]) {
-        return bad_input(fmt::format("tensor {} needs bytes {} + {} of the data section, which has {}: the file is cut "
-                                     "short",
-                                     printable(info.name), offsets_[i], info.bytes, data.size()));
+        return bad_input(
+            fmt::format("tensor {} needs bytes {} + {} of the data section, which has {}: the file is cut "
+                        "short",
+                        printable(info.name), offsets_[i], info.bytes, data.size()));
       }
       info.data = data.data() + offsets_[i];
     }
@@ -281,7 +293,8 @@ class GgufParser {
     std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->data < b->data; });
     for (std::size_t i = 1; i < order.size(); ++i) {
       if (order[i - 1]->data + order[i - 1]->bytes > order[i]->data) {
-        return bad_input(fmt::format("tensors {} and {} overlap", printable(order[i - 1]->name), printable(order[i]->name)));
+        return bad_input(fmt::format("tensors {} and {} overlap", printable(order[i - 1]->name),
+                                     printable(order[i]->name)));
       }
     }
     std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
@@ -308,7 +321,8 @@ Result<GgufFile> GgufFile::parse(std::span<const std::byte> file, std::string_vi
   if (!status.ok()) {
     // Accessors that the parser calls put the name in front themselves.
     const std::string& message = status.error().message;
-    return bad_input(message.starts_with(out.name_ + ": ") ? message : fmt::format("{}: {}", out.name_, message));
+    return bad_input(message.starts_with(out.name_ + ": ") ? message
+                                                           : fmt::format("{}: {}", out.name_, message));
   }
   return out;
 }

@@ -23,7 +23,8 @@ std::string problem(const std::vector<std::byte>& file) {
 }
 std::string problem(const Bytes& file) { return problem(file.take()); }
 
-void tensor(Bytes& out, std::string_view name, std::vector<std::uint64_t> dims, std::uint32_t type, std::uint64_t offset) {
+void tensor(Bytes& out, std::string_view name, std::vector<std::uint64_t> dims, std::uint32_t type,
+            std::uint64_t offset) {
   out.string(name).put<std::uint32_t>(static_cast<std::uint32_t>(dims.size()));
   for (const std::uint64_t dim : dims) out.put(dim);
   out.put(type).put(offset);
@@ -37,7 +38,12 @@ Bytes small_file() {
   file.string("f").put<std::uint32_t>(6).put(0.5f);
   file.string("b").put<std::uint32_t>(7).put<std::uint8_t>(1);
   file.string("words").put(kArray).put(kString).put<std::uint64_t>(3).string("a").string("").string("ccc");
-  file.string("ints").put(kArray).put<std::uint32_t>(5).put<std::uint64_t>(2).put<std::int32_t>(-1).put<std::int32_t>(9);
+  file.string("ints")
+      .put(kArray)
+      .put<std::uint32_t>(5)
+      .put<std::uint64_t>(2)
+      .put<std::int32_t>(-1)
+      .put<std::int32_t>(9);
   tensor(file, "one", {2, 3}, 0, 0);
   tensor(file, "two", {32}, 8, 32);
   file.align(32).fill(24 + 8 + 34);
@@ -70,7 +76,8 @@ TEST(Gguf, AccessorsNameFileKeyAndType) {
   ASSERT_TRUE(gguf.ok());
   EXPECT_EQ(gguf->integer("n", 8, 9).error().message, "f.gguf: n is 7, but must be from 8 to 9");
   EXPECT_EQ(gguf->integer("s", 8, 9).error().message, "f.gguf: s must be an integer, found string");
-  EXPECT_EQ(gguf->string("words").error().message, "f.gguf: words must be a string, found an array of 3 x string");
+  EXPECT_EQ(gguf->string("words").error().message,
+            "f.gguf: words must be a string, found an array of 3 x string");
   EXPECT_EQ(gguf->integer("q", 8, 9).error().message, "f.gguf: the metadata key q is missing");
   EXPECT_EQ(*gguf->integer_or("q", 3, 8, 9), 3);
   EXPECT_FALSE(gguf->strings("ints").ok());
@@ -83,7 +90,9 @@ TEST(Gguf, EveryCutIsRefused) {
   const auto file = small_file().take();
   ASSERT_EQ(problem(file), "");
   for (std::size_t size = 0; size < file.size(); ++size) {
-    EXPECT_NE(problem(std::vector<std::byte>(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size))), "") << size;
+    EXPECT_NE(problem(std::vector<std::byte>(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size))),
+              "")
+        << size;
   }
 }
 
@@ -96,28 +105,38 @@ TEST(Gguf, VersionsAndMagic) {
 }
 
 TEST(Gguf, HostileCountsAndLengths) {
-  const std::uint64_t huge[] = {1000, std::uint64_t{1} << 32, std::uint64_t{1} << 61, std::uint64_t{1} << 63, UINT64_MAX};
+  const std::uint64_t huge[] = {1000, std::uint64_t{1} << 32, std::uint64_t{1} << 61, std::uint64_t{1} << 63,
+                                UINT64_MAX};
   for (const std::uint64_t count : huge) {
     EXPECT_NE(problem(header(count, 0).fill(100)), "") << count;
     EXPECT_NE(problem(header(0, count).fill(100)), "") << count;
     EXPECT_NE(problem(header(0, 1).put(count).text("abcdefgh").fill(100)), "") << count;
     EXPECT_NE(problem(header(0, 1).string("k").put(kString).put(count).fill(100)), "") << count;
     for (std::uint32_t element = 0; element < 13; ++element) {
-      EXPECT_NE(problem(header(0, 1).string("k").put(kArray).put(element).put(count).fill(100)), "") << count << " " << element;
+      EXPECT_NE(problem(header(0, 1).string("k").put(kArray).put(element).put(count).fill(100)), "")
+          << count << " " << element;
     }
   }
 }
 
 TEST(Gguf, TypesAndNames) {
-  EXPECT_NE(problem(header(0, 1).string("k").put<std::uint32_t>(13).fill(64)).find("unknown type 13"), std::string::npos);
-  EXPECT_NE(problem(header(0, 1).string("k").put(kArray).put<std::uint32_t>(99).put<std::uint64_t>(0).fill(64)).find("unknown type 99"),
+  EXPECT_NE(problem(header(0, 1).string("k").put<std::uint32_t>(13).fill(64)).find("unknown type 13"),
             std::string::npos);
-  EXPECT_NE(problem(header(0, 1).string("k").put(kArray).put(kArray).put<std::uint64_t>(1).fill(64)).find("array of arrays"),
+  EXPECT_NE(
+      problem(header(0, 1).string("k").put(kArray).put<std::uint32_t>(99).put<std::uint64_t>(0).fill(64))
+          .find("unknown type 99"),
+      std::string::npos);
+  EXPECT_NE(problem(header(0, 1).string("k").put(kArray).put(kArray).put<std::uint64_t>(1).fill(64))
+                .find("array of arrays"),
             std::string::npos);
   EXPECT_NE(problem(header(0, 1).string("").put(kU32).put<std::uint32_t>(1)), "");
   EXPECT_NE(problem(header(0, 1).string("\xff").put(kU32).put<std::uint32_t>(1)), "");
-  EXPECT_NE(problem(header(0, 2).string("k").put(kU32).put<std::uint32_t>(1).string("k").put(kU32).put<std::uint32_t>(1)).find("twice"),
-            std::string::npos);
+  EXPECT_NE(
+      problem(
+          header(0, 2).string("k").put(kU32).put<std::uint32_t>(1).string("k").put(kU32).put<std::uint32_t>(
+              1))
+          .find("twice"),
+      std::string::npos);
 }
 
 TEST(Gguf, Alignment) {

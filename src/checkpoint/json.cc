@@ -34,7 +34,8 @@ class BoundedBuilder {
   bool end_array() { return close(); }
   bool key(std::string& value) {
     const auto [place, fresh] = stack_.back()->get_ref<json::object_t&>().emplace(std::move(value), nullptr);
-    if (!fresh) return refuse(fmt::format("the key \"{}\" stands twice in one object", printable(place->first)));
+    if (!fresh)
+      return refuse(fmt::format("the key \"{}\" stands twice in one object", printable(place->first)));
     slot_ = &place->second;
     return true;
   }
@@ -63,7 +64,8 @@ class BoundedBuilder {
     return place;
   }
   bool open(json value) {
-    if (stack_.size() >= limits_.depth) return refuse(fmt::format("nested deeper than {} levels", limits_.depth));
+    if (stack_.size() >= limits_.depth)
+      return refuse(fmt::format("nested deeper than {} levels", limits_.depth));
     json* place = add(std::move(value));
     if (place == nullptr) return false;
     stack_.push_back(place);
@@ -111,7 +113,8 @@ std::optional<std::int64_t> whole(const json& value) {
 Status parse_json(std::string_view text, std::string_view name, const JsonLimits& limits, json* out) {
   *out = nullptr;
   if (text.size() > limits.bytes) {
-    return bad_input(fmt::format("{} has {} bytes of JSON, over the limit of {}", name, text.size(), limits.bytes));
+    return bad_input(
+        fmt::format("{} has {} bytes of JSON, over the limit of {}", name, text.size(), limits.bytes));
   }
   json tree;
   BoundedBuilder builder(limits, &tree);
@@ -152,8 +155,8 @@ Result<std::int64_t> JsonView::integer(std::string_view key, std::int64_t low, s
   const auto number = whole(*value);
   if (!number && !value->is_number()) return wrong(where_, key, "a whole number", *value);
   if (!number || *number < low || *number > high) {
-    return bad_input(fmt::format("{}: {} is {}, but must be a whole number from {} to {}", where_, printable(key),
-                                 value->dump(), low, high));
+    return bad_input(fmt::format("{}: {} is {}, but must be a whole number from {} to {}", where_,
+                                 printable(key), value->dump(), low, high));
   }
   return *number;
 }
@@ -170,8 +173,8 @@ Result<double> JsonView::number(std::string_view key, double low, double high) c
   if (!value->is_number()) return wrong(where_, key, "a number", *value);
   const double number = value->get<double>();
   if (!(number >= low && number <= high)) {
-    return bad_input(fmt::format("{}: {} is {}, but must be from {} to {}", where_, printable(key), value->dump(), low,
-                                 high));
+    return bad_input(fmt::format("{}: {} is {}, but must be from {} to {}", where_, printable(key),
+                                 value->dump(), low, high));
   }
   return number;
 }
@@ -209,11 +212,13 @@ Result<JsonView> JsonView::object(std::string_view key) const {
 
 namespace {
 
-Result<const json*> list_of(const json* value, const std::string& where, std::string_view key, std::size_t most) {
+Result<const json*> list_of(const json* value, const std::string& where, std::string_view key,
+                            std::size_t most) {
   if (value == nullptr) return missing(where, key);
   if (!value->is_array()) return wrong(where, key, "a list", *value);
   if (value->size() > most) {
-    return bad_input(fmt::format("{}: {} has {} entries, over the limit of {}", where, printable(key), value->size(), most));
+    return bad_input(fmt::format("{}: {} has {} entries, over the limit of {}", where, printable(key),
+                                 value->size(), most));
   }
   return value;
 }
@@ -263,7 +268,8 @@ JsonDocument::JsonDocument(JsonDocument&&) noexcept = default;
 JsonDocument& JsonDocument::operator=(JsonDocument&&) noexcept = default;
 JsonDocument::~JsonDocument() = default;
 
-Result<JsonDocument> JsonDocument::parse(std::string_view text, std::string_view name, const JsonLimits& limits) {
+Result<JsonDocument> JsonDocument::parse(std::string_view text, std::string_view name,
+                                         const JsonLimits& limits) {
   auto tree = std::make_unique<json>();
   QUIRE_TRY_STATUS(parse_json(text, name, limits, tree.get()));
   if (!tree->is_object()) return bad_input(fmt::format("{} must hold a JSON object, {}", name, found(*tree)));

@@ -24,7 +24,8 @@ struct JsonLimits {
 };
 
 // Parses `text` into *out; `name` is what messages call it ("config.json"). On an error *out is null.
-Status parse_json(std::string_view text, std::string_view name, const JsonLimits& limits, nlohmann::json* out);
+Status parse_json(std::string_view text, std::string_view name, const JsonLimits& limits,
+                  nlohmann::json* out);
 
 // An object of a document. Keys that hold null count as absent, as published configs use them.
 class JsonView {
@@ -72,7 +73,8 @@ class JsonDocument {
   ~JsonDocument();
   JsonView root() const { return JsonView(tree_.get(), name_); }
 
-  static Result<JsonDocument> parse(std::string_view text, std::string_view name, const JsonLimits& limits = {});
+  static Result<JsonDocument> parse(std::string_view text, std::string_view name,
+                                    const JsonLimits& limits = {});
   // `name` of the messages is the file's last path component.
   static Result<JsonDocument> read(const std::string& path, const JsonLimits& limits = {});
 

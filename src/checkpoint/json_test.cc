@@ -47,7 +47,8 @@ TEST(Json, AccessorsNameFileKeyAndValue) {
   const JsonView root = document->root();
   EXPECT_EQ(*root.integer("n", 0, 5), 5);
   EXPECT_EQ(*root.integer("f", 0, 5), 4);
-  EXPECT_EQ(root.integer("n", 6, 9).error().message, "f.json: n is 5, but must be a whole number from 6 to 9");
+  EXPECT_EQ(root.integer("n", 6, 9).error().message,
+            "f.json: n is 5, but must be a whole number from 6 to 9");
   EXPECT_EQ(root.integer("s", 0, 9).error().message, "f.json: s must be a whole number, found string");
   EXPECT_EQ(root.integer("q", 0, 9).error().message, "f.json: the key q is missing");
   EXPECT_FALSE(root.integer("h", 0, 9).ok());
@@ -62,7 +63,8 @@ TEST(Json, AccessorsNameFileKeyAndValue) {
   EXPECT_EQ(*root.string_or("q", "d"), "d");
   const auto object = root.object("o");
   ASSERT_TRUE(object.ok());
-  EXPECT_EQ(object->integer("k", 0, 1).error().message, "f.json: o: k is -1, but must be a whole number from 0 to 1");
+  EXPECT_EQ(object->integer("k", 0, 1).error().message,
+            "f.json: o: k is -1, but must be a whole number from 0 to 1");
   EXPECT_EQ(root.integers("l", 2)->size(), 2u);
   EXPECT_EQ(root.integers("n", 2)->at(0), 5);
   EXPECT_FALSE(root.integers("l", 1).ok());

@@ -27,7 +27,8 @@ struct Descriptor {
 // Opens a regular file; O_NONBLOCK so that a pipe of that name cannot hang the program.
 Result<std::size_t> open_regular(const std::string& path, Descriptor& descriptor) {
   descriptor.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor.fd < 0) return bad_input(fmt::format("cannot open {}: {}", printable(path), std::strerror(errno)));
+  if (descriptor.fd < 0)
+    return bad_input(fmt::format("cannot open {}: {}", printable(path), std::strerror(errno)));
   struct stat status {};
   if (::fstat(descriptor.fd, &status) != 0) {
     return bad_input(fmt::format("cannot read {}: {}", printable(path), std::strerror(errno)));
@@ -57,7 +58,8 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   if (size == 0) return bad_input(fmt::format("{} is empty", printable(path)));
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor.fd, 0);
   if (data == MAP_FAILED) {
-    return no_resources(fmt::format("cannot map the {} bytes of {}: {}", size, printable(path), std::strerror(errno)));
+    return no_resources(
+        fmt::format("cannot map the {} bytes of {}: {}", size, printable(path), std::strerror(errno)));
   }
   MappedFile file;
   file.data_ = static_cast<const std::byte*>(data);

@@ -23,18 +23,19 @@ struct TypeLine {
   std::optional<WeightFormat> format;
 };
 constexpr std::array kTypes{
-    TypeLine{"F32", 4, WeightFormat::f32},          TypeLine{"F16", 2, WeightFormat::f16},
-    TypeLine{"BF16", 2, WeightFormat::bf16},        TypeLine{"F8_E4M3", 1, WeightFormat::fp8_e4m3},
-    TypeLine{"F8_E5M2", 1, std::nullopt},           TypeLine{"F8_E8M0", 1, std::nullopt},
-    TypeLine{"F64", 8, std::nullopt},               TypeLine{"BOOL", 1, std::nullopt},
-    TypeLine{"U8", 1, std::nullopt},                TypeLine{"I8", 1, std::nullopt},
-    TypeLine{"U16", 2, std::nullopt},               TypeLine{"I16", 2, std::nullopt},
-    TypeLine{"U32", 4, std::nullopt},               TypeLine{"I32", 4, std::nullopt},
-    TypeLine{"U64", 8, std::nullopt},               TypeLine{"I64", 8, std::nullopt},
+    TypeLine{"F32", 4, WeightFormat::f32},   TypeLine{"F16", 2, WeightFormat::f16},
+    TypeLine{"BF16", 2, WeightFormat::bf16}, TypeLine{"F8_E4M3", 1, WeightFormat::fp8_e4m3},
+    TypeLine{"F8_E5M2", 1, std::nullopt},    TypeLine{"F8_E8M0", 1, std::nullopt},
+    TypeLine{"F64", 8, std::nullopt},        TypeLine{"BOOL", 1, std::nullopt},
+    TypeLine{"U8", 1, std::nullopt},         TypeLine{"I8", 1, std::nullopt},
+    TypeLine{"U16", 2, std::nullopt},        TypeLine{"I16", 2, std::nullopt},
+    TypeLine{"U32", 4, std::nullopt},        TypeLine{"I32", 4, std::nullopt},
+    TypeLine{"U64", 8, std::nullopt},        TypeLine{"I64", 8, std::nullopt},
 };
 
 const TypeLine* find_type(std::string_view name) {
-  const auto* line = std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeLine& t) { return t.name == name; });
+  const auto* line =
+      std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeLine& t) { return t.name == name; });
   return line == kTypes.end() ? nullptr : line;
 }
 
@@ -59,7 +60,8 @@ Result<TensorInfo> read_entry(const std::string& key, const json& entry, std::sp
   const auto refuse = [&](std::string_view what) {
     return bad_input(fmt::format("tensor \"{}\": {}", printable(key), what));
   };
-  if (!is_plain_name(key, kMaxTensorName)) return refuse("its name is empty, too long or holds control characters");
+  if (!is_plain_name(key, kMaxTensorName))
+    return refuse("its name is empty, too long or holds control characters");
   if (!entry.is_object() || entry.size() != 3 || !entry.contains("dtype") || !entry.contains("shape") ||
       !entry.contains("data_offsets")) {
     return refuse("its entry must have exactly dtype, shape and data_offsets");
@@ -73,10 +75,12 @@ Result<TensorInfo> read_entry(const std::string& key, const json& entry, std::sp
   auto shape = sizes(entry["shape"], kMaxRank);
   if (!shape) return refuse(fmt::format("shape must be a list of at most {} sizes", kMaxRank));
   const auto span = sizes(entry["data_offsets"], 2);
-  if (!span || span->size() != 2 || (*span)[0] > (*span)[1]) return refuse("data_offsets must be [begin, end]");
+  if (!span || span->size() != 2 || (*span)[0] > (*span)[1])
+    return refuse("data_offsets must be [begin, end]");
   if ((*span)[1] > static_cast<std::int64_t>(data.size())) {
-    return refuse(fmt::format("its data ends at byte {}, but only {} bytes follow the header: the file is cut short",
-                              (*span)[1], data.size()));
+    return refuse(
+        fmt::format("its data ends at byte {}, but only {} bytes follow the header: the file is cut short",
+                    (*span)[1], data.size()));
   }
   std::int64_t bytes = type->bytes;
   for (const std::int64_t size : *shape) {
@@ -84,14 +88,17 @@ Result<TensorInfo> read_entry(const std::string& key, const json& entry, std::sp
   }
   begin = (*span)[0];
   if (bytes != (*span)[1] - begin) {
-    return refuse(fmt::format("its shape and dtype need {} bytes, but data_offsets span {}", bytes, (*span)[1] - begin));
+    return refuse(fmt::format("its shape and dtype need {} bytes, but data_offsets span {}", bytes,
+                              (*span)[1] - begin));
   }
-  return TensorInfo{key, std::string(type->name), type->format, *std::move(shape), data.data() + begin, bytes};
+  return TensorInfo{key,  std::string(type->name), type->format, *std::move(shape), data.data() + begin,
+                    bytes};
 }
 
 Status check_metadata(const json& metadata) {
-  const bool strings = metadata.is_object() && std::all_of(metadata.begin(), metadata.end(),
-                                                           [](const json& value) { return value.is_string(); });
+  const bool strings =
+      metadata.is_object() &&
+      std::all_of(metadata.begin(), metadata.end(), [](const json& value) { return value.is_string(); });
   if (!strings) return bad_input("__metadata__ must map strings to strings");
   return {};
 }
@@ -101,8 +108,8 @@ Status check_coverage(const std::vector<TensorInfo>& tensors, std::span<const st
   const std::byte* expected = data.data();
   for (const TensorInfo& tensor : tensors) {
     if (tensor.data != expected) {
-      return bad_input(fmt::format("tensor \"{}\" starts at byte {} where {} was expected: {}", printable(tensor.name),
-                                   tensor.data - data.data(), expected - data.data(),
+      return bad_input(fmt::format("tensor \"{}\" starts at byte {} where {} was expected: {}",
+                                   printable(tensor.name), tensor.data - data.data(), expected - data.data(),
                                    tensor.data < expected ? "tensors overlap" : "bytes without a tensor"));
     }
     expected += tensor.bytes;
@@ -113,15 +120,17 @@ Status check_coverage(const std::vector<TensorInfo>& tensors, std::span<const st
 }
 
 Result<std::vector<TensorInfo>> parse(std::span<const std::byte> file) {
-  if (file.size() < 8) return bad_input(fmt::format("{} bytes are too few for a safetensors file", file.size()));
+  if (file.size() < 8)
+    return bad_input(fmt::format("{} bytes are too few for a safetensors file", file.size()));
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), 8);
   if (length > kMaxSafetensorsHeader) {
-    return bad_input(fmt::format("the header's length {} is over the limit of {}: not a safetensors file", length,
-                                 kMaxSafetensorsHeader));
+    return bad_input(fmt::format("the header's length {} is over the limit of {}: not a safetensors file",
+                                 length, kMaxSafetensorsHeader));
   }
   if (length > file.size() - 8) {
-    return bad_input(fmt::format("the header's length {} runs past the end of the file ({} bytes)", length, file.size()));
+    return bad_input(
+        fmt::format("the header's length {} runs past the end of the file ({} bytes)", length, file.size()));
   }
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + 8, length);
   if (!text.starts_with('{')) return bad_input("the header does not start with '{'");

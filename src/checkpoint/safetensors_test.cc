@@ -44,7 +44,8 @@ TEST(Safetensors, EveryCutAndEveryAddedByteIsRefused) {
 }
 
 TEST(Safetensors, HostileHeaderLengths) {
-  for (const std::uint64_t length : {std::uint64_t{9}, std::uint64_t{1} << 32, UINT64_MAX, UINT64_MAX - 7, std::uint64_t{1} << 63}) {
+  for (const std::uint64_t length :
+       {std::uint64_t{9}, std::uint64_t{1} << 32, UINT64_MAX, UINT64_MAX - 7, std::uint64_t{1} << 63}) {
     EXPECT_NE(problem(Bytes().put(length).text("{}").take()), "") << length;
   }
   EXPECT_EQ(problem(Bytes().put<std::uint64_t>(2).text("{}").take()), "");
@@ -60,15 +61,18 @@ struct Case {
 
 TEST(Safetensors, MismatchesAreNamed) {
   const Case cases[] = {
-      {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}})", 4, "need 8 bytes, but data_offsets span 4"},
+      {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}})", 4,
+       "need 8 bytes, but data_offsets span 4"},
       {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}})", 4, "cut short"},
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}})", 4, "[begin, end]"},
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4, 8]}})", 4, "[begin, end]"},
       {R"({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}})", 4, "list of at most"},
       {R"({"a": {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}})", 4, "list of at most"},
-      {R"({"a": {"dtype": "F32", "shape": [1,1,1,1,1,1,1,1,1], "data_offsets": [0, 4]}})", 4, "list of at most"},
+      {R"({"a": {"dtype": "F32", "shape": [1,1,1,1,1,1,1,1,1], "data_offsets": [0, 4]}})", 4,
+       "list of at most"},
       {R"({"a": {"dtype": "F32", "shape": [4611686018427387904], "data_offsets": [0, 0]}})", 0, "overflows"},
-      {R"({"a": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}})", 0, "overflows"},
+      {R"({"a": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}})", 0,
+       "overflows"},
       {R"({"a": {"dtype": "F33", "shape": [1], "data_offsets": [0, 4]}})", 4, "unknown dtype \"F33\""},
       {R"({"a": {"dtype": 3, "shape": [1], "data_offsets": [0, 4]}})", 4, "not a string"},
       {R"({"a": {"dtype": "F32", "shape": [1]}})", 4, "exactly dtype"},
@@ -76,11 +80,15 @@ TEST(Safetensors, MismatchesAreNamed) {
       {R"({"a": 5})", 0, "exactly dtype"},
       {R"({"": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 4, "its name"},
       {R"({"a\n": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 4, "its name"},
-      {R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}, "b": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]}})", 6, "overlap"},
-      {R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}, "b": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}})", 4, "overlap"},
-      {R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}, "b": {"dtype": "U8", "shape": [4], "data_offsets": [6, 10]}})", 10, "without a tensor"},
+      {R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}, "b": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]}})",
+       6, "overlap"},
+      {R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}, "b": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}})",
+       4, "overlap"},
+      {R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}, "b": {"dtype": "U8", "shape": [4], "data_offsets": [6, 10]}})",
+       10, "without a tensor"},
       {R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [1, 5]}})", 5, "without a tensor"},
-      {R"({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}, "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}})", 1, "stands twice"},
+      {R"({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}, "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}})",
+       1, "stands twice"},
       {R"({"__metadata__": {"x": 1}})", 0, "strings to strings"},
       {R"({"a": {"dtype": "U8", "shape": [[[[1]]]], "data_offsets": [0, 1]}})", 1, "nested deeper"},
   };

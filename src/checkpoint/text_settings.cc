@@ -14,7 +14,8 @@ constexpr std::int64_t kMaxId = std::int64_t{1} << 24;
 constexpr std::size_t kMaxEosIds = 256;
 constexpr std::size_t kMaxTemplates = 64;
 constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
-constexpr JsonLimits kTokenizerConfigLimits{.bytes = std::size_t{64} << 20, .depth = 64, .nodes = std::size_t{4} << 20};
+constexpr JsonLimits kTokenizerConfigLimits{
+    .bytes = std::size_t{64} << 20, .depth = 64, .nodes = std::size_t{4} << 20};
 
 bool exists(const std::string& path) {
   std::error_code ignored;
@@ -59,7 +60,8 @@ Status read_generation_config(const JsonView& file, GenerationDefaults& out) {
   QUIRE_TRY(top_k, integer(file, "top_k"));
   QUIRE_TRY(min_p, number(file, "min_p", 1));
   QUIRE_TRY(penalty, number(file, "repetition_penalty", 1000));
-  if (penalty && *penalty == 0) return bad_input(fmt::format("{}: repetition_penalty must be over 0", file.where()));
+  if (penalty && *penalty == 0)
+    return bad_input(fmt::format("{}: repetition_penalty must be over 0", file.where()));
   if (bos) out.bos_id = bos;
   if (pad) out.pad_id = pad;
   out.do_sample = do_sample;
@@ -101,7 +103,8 @@ Result<GenerationDefaults> from_gguf(const GgufFile& file) {
   for (const std::string_view key :
        {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
     QUIRE_TRY(id, gguf_id(file, key));
-    if (id && std::find(out.eos_ids.begin(), out.eos_ids.end(), *id) == out.eos_ids.end()) out.eos_ids.push_back(*id);
+    if (id && std::find(out.eos_ids.begin(), out.eos_ids.end(), *id) == out.eos_ids.end())
+      out.eos_ids.push_back(*id);
   }
   QUIRE_TRY(bos, gguf_id(file, "tokenizer.ggml.bos_token_id"));
   QUIRE_TRY(pad, gguf_id(file, "tokenizer.ggml.padding_token_id"));
@@ -131,8 +134,8 @@ Status read_tokens(const JsonView& file, TextSettings& out) {
 
 Status add_template(TextSettings& out, std::string name, std::string text) {
   if (text.size() > kMaxTemplateBytes) {
-    return bad_input(fmt::format("the chat template {} has {} bytes, over the limit of {}", printable(name), text.size(),
-                                 kMaxTemplateBytes));
+    return bad_input(fmt::format("the chat template {} has {} bytes, over the limit of {}", printable(name),
+                                 text.size(), kMaxTemplateBytes));
   }
   if (out.find(name) == nullptr) out.templates.push_back({std::move(name), std::move(text)});
   return {};
@@ -176,7 +179,8 @@ Result<TextSettings> settings_of_folder(const std::string& folder) {
 }
 
 // The text of the token whose id stands under `key`; empty when there is none.
-Result<std::string> gguf_token(const GgufFile& file, const std::vector<std::string_view>& tokens, std::string_view key) {
+Result<std::string> gguf_token(const GgufFile& file, const std::vector<std::string_view>& tokens,
+                               std::string_view key) {
   QUIRE_TRY(id, gguf_id(file, key));
   if (!id) return std::string();
   if (static_cast<std::size_t>(*id) >= tokens.size()) {
@@ -193,8 +197,10 @@ Result<TextSettings> settings_of_gguf(const GgufFile& file) {
     QUIRE_TRY_STATUS(add_template(out, "default", std::string(text)));
   }
   const std::string prefix = std::string(kTemplateKey) + ".";
-  for (auto it = file.metadata().lower_bound(prefix); it != file.metadata().end() && it->first.starts_with(prefix); ++it) {
-    if (out.templates.size() >= kMaxTemplates) return bad_input(fmt::format("more than {} chat templates", kMaxTemplates));
+  for (auto it = file.metadata().lower_bound(prefix);
+       it != file.metadata().end() && it->first.starts_with(prefix); ++it) {
+    if (out.templates.size() >= kMaxTemplates)
+      return bad_input(fmt::format("more than {} chat templates", kMaxTemplates));
     QUIRE_TRY(text, file.string(it->first));
     QUIRE_TRY_STATUS(add_template(out, it->first.substr(prefix.size()), std::string(text)));
   }
@@ -221,7 +227,8 @@ Result<TextSettings> settings_of_gguf(const GgufFile& file) {
 }  // namespace
 
 const ChatTemplate* TextSettings::find(std::string_view name) const {
-  const auto place = std::find_if(templates.begin(), templates.end(), [&](const ChatTemplate& t) { return t.name == name; });
+  const auto place =
+      std::find_if(templates.begin(), templates.end(), [&](const ChatTemplate& t) { return t.name == name; });
   return place == templates.end() ? nullptr : &*place;
 }
 

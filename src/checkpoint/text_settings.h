@@ -37,7 +37,7 @@ struct TextSettings {
   std::string eos_token;
   std::string pad_token;
   std::string unk_token;
-  std::optional<bool> add_bos;          // whether the tokenizer adds them by itself
+  std::optional<bool> add_bos;  // whether the tokenizer adds them by itself
   std::optional<bool> add_eos;
 
   // The template of that name, or null.

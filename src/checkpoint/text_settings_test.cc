@@ -23,9 +23,10 @@ TEST(GenerationDefaults, FileBeatsConfigAndAbsentStaysEmpty) {
   EXPECT_EQ(defaults->eos_ids, (std::vector<std::int64_t>{2}));
   EXPECT_EQ(defaults->bos_id, 1);
   EXPECT_FALSE(defaults->pad_id || defaults->temperature || defaults->do_sample || defaults->top_k);
-  folder.write("generation_config.json",
-               R"({"eos_token_id": [5, 6], "do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1,)"
-               R"( "repetition_penalty": 1.1})");
+  folder.write(
+      "generation_config.json",
+      R"({"eos_token_id": [5, 6], "do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1,)"
+      R"( "repetition_penalty": 1.1})");
   defaults = read_generation_defaults(*open(folder));
   ASSERT_TRUE(defaults.ok());
   EXPECT_EQ(defaults->eos_ids, (std::vector<std::int64_t>{5, 6}));
@@ -38,8 +39,9 @@ TEST(GenerationDefaults, FileBeatsConfigAndAbsentStaysEmpty) {
 }
 
 TEST(GenerationDefaults, NonsenseIsNamed) {
-  for (const std::string_view bad : {R"({"temperature": -1})", R"({"top_p": 2})", R"({"eos_token_id": -1})", R"({"eos_token_id": "x"})",
-                                     R"({"repetition_penalty": 0})", R"({"top_k": 0.5})"}) {
+  for (const std::string_view bad :
+       {R"({"temperature": -1})", R"({"top_p": 2})", R"({"eos_token_id": -1})", R"({"eos_token_id": "x"})",
+        R"({"repetition_penalty": 0})", R"({"top_k": 0.5})"}) {
     const TempFolder folder;
     folder.write("config.json", "{}");
     folder.write("generation_config.json", bad);
@@ -53,9 +55,10 @@ TEST(TextSettings, TemplatesFromBothFiles) {
   const TempFolder folder;
   folder.write("config.json", "{}");
   EXPECT_TRUE(read_text_settings(*open(folder))->templates.empty());
-  folder.write("tokenizer_config.json",
-               R"({"chat_template": "T", "bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false}, "unk_token": null,)"
-               R"( "add_bos_token": true})");
+  folder.write(
+      "tokenizer_config.json",
+      R"({"chat_template": "T", "bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false}, "unk_token": null,)"
+      R"( "add_bos_token": true})");
   auto settings = read_text_settings(*open(folder));
   ASSERT_TRUE(settings.ok()) << settings.error().message;
   EXPECT_EQ(settings->find("default")->text, "T");
@@ -65,7 +68,9 @@ TEST(TextSettings, TemplatesFromBothFiles) {
   EXPECT_EQ(settings->add_bos, true);
   EXPECT_FALSE(settings->add_eos.has_value());
   folder.write("chat_template.jinja", "J");
-  folder.write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "U"}]})");
+  folder.write(
+      "tokenizer_config.json",
+      R"({"chat_template": [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "U"}]})");
   folder.write("special_tokens_map.json", R"({"bos_token": {"content": "B"}})");
   settings = read_text_settings(*open(folder));
   ASSERT_TRUE(settings.ok()) << settings.error().message;

@@ -23,9 +23,11 @@ constexpr std::array kNames{
     NameLine{WeightId::final_norm, "final_norm", "model.norm.weight", "output_norm.weight"},
     NameLine{WeightId::lm_head, "lm_head", "lm_head.weight", "output.weight"},
     NameLine{WeightId::attn_norm, "attn_norm", "input_layernorm.weight", "attn_norm.weight"},
-    NameLine{WeightId::post_attn_norm, "post_attn_norm", "post_attention_layernorm.weight", "post_attention_norm.weight"},
+    NameLine{WeightId::post_attn_norm, "post_attn_norm", "post_attention_layernorm.weight",
+             "post_attention_norm.weight"},
     NameLine{WeightId::ffn_norm, "ffn_norm", "post_attention_layernorm.weight", "ffn_norm.weight"},
-    NameLine{WeightId::post_ffn_norm, "post_ffn_norm", "post_feedforward_layernorm.weight", "post_ffw_norm.weight"},
+    NameLine{WeightId::post_ffn_norm, "post_ffn_norm", "post_feedforward_layernorm.weight",
+             "post_ffw_norm.weight"},
     NameLine{WeightId::q, "q", "self_attn.q_proj.weight", "attn_q.weight"},
     NameLine{WeightId::k, "k", "self_attn.k_proj.weight", "attn_k.weight"},
     NameLine{WeightId::v, "v", "self_attn.v_proj.weight", "attn_v.weight"},
@@ -143,7 +145,8 @@ class Lister {
     }
     add(WeightId::kv_a, {std::int64_t{latent.kv_lora_rank} + latent.rope_dim, spec_.hidden});
     add(WeightId::kv_a_norm, {latent.kv_lora_rank});
-    add(WeightId::kv_b, {std::int64_t{spec_.q_heads} * (latent.nope_dim + latent.v_dim), latent.kv_lora_rank});
+    add(WeightId::kv_b,
+        {std::int64_t{spec_.q_heads} * (latent.nope_dim + latent.v_dim), latent.kv_lora_rank});
     add(WeightId::o, {spec_.hidden, std::int64_t{spec_.q_heads} * latent.v_dim});
   }
   void dense() {
@@ -218,7 +221,8 @@ bool is_ignored_tensor(const ModelSpec& spec, std::string_view name) {
   if (spec.source == checkpoint::Source::gguf) return name == "rope_freqs.weight";
   if (name.ends_with("rotary_emb.inv_freq")) return true;
   if (spec.tied && name == "lm_head.weight") return true;
-  return spec.family == Family::deepseek_v3 && layer_of(name) >= static_cast<std::int64_t>(spec.layers.size());
+  return spec.family == Family::deepseek_v3 &&
+         layer_of(name) >= static_cast<std::int64_t>(spec.layers.size());
 }
 
 }  // namespace quire::model

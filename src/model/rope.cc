@@ -14,7 +14,8 @@ namespace {
 // The pair (as a real number) whose wave turns `rotations` times over the original length.
 double yarn_border(const RopeSpec& rope, double rotations) {
   const double positions = static_cast<double>(rope.original_max);
-  return rope.rotary_dim * std::log(positions / (rotations * 2.0 * std::numbers::pi)) / (2.0 * std::log(rope.theta));
+  return rope.rotary_dim * std::log(positions / (rotations * 2.0 * std::numbers::pi)) /
+         (2.0 * std::log(rope.theta));
 }
 
 // Pairs below the fast border keep their frequency, pairs above the slow border are interpolated, a
@@ -54,10 +55,14 @@ void apply_llama3(const RopeSpec& rope, std::vector<double>& inv_freq) {
 
 std::string_view to_string(RopeKind kind) {
   switch (kind) {
-    case RopeKind::plain: return "plain";
-    case RopeKind::linear: return "linear";
-    case RopeKind::llama3: return "llama3";
-    case RopeKind::yarn: return "yarn";
+    case RopeKind::plain:
+      return "plain";
+    case RopeKind::linear:
+      return "linear";
+    case RopeKind::llama3:
+      return "llama3";
+    case RopeKind::yarn:
+      return "yarn";
   }
   return "unknown";
 }
@@ -67,11 +72,12 @@ std::string to_string(const RopeSpec& rope) {
                                 rope.interleaved ? "pairs" : "halves");
   if (rope.kind != RopeKind::plain) out += fmt::format(" factor {}", rope.factor);
   if (rope.kind == RopeKind::llama3) {
-    out += fmt::format(" original {} low {} high {}", rope.original_max, rope.low_freq_factor, rope.high_freq_factor);
+    out += fmt::format(" original {} low {} high {}", rope.original_max, rope.low_freq_factor,
+                       rope.high_freq_factor);
   }
   if (rope.kind == RopeKind::yarn) {
-    out += fmt::format(" original {} beta {} {}{} cos_sin {:.9g}", rope.original_max, rope.beta_fast, rope.beta_slow,
-                       rope.truncate ? "" : " not truncated", rope.cos_sin_factor);
+    out += fmt::format(" original {} beta {} {}{} cos_sin {:.9g}", rope.original_max, rope.beta_fast,
+                       rope.beta_slow, rope.truncate ? "" : " not truncated", rope.cos_sin_factor);
   }
   if (!rope.freq_factors.empty()) out += fmt::format(" with {} frequency factors", rope.freq_factors.size());
   return out;
@@ -84,16 +90,23 @@ std::vector<double> rope_inv_freq(const RopeSpec& rope) {
     inv_freq[i] = std::pow(rope.theta, -2.0 * static_cast<double>(i) / rope.rotary_dim);
   }
   switch (rope.kind) {
-    case RopeKind::plain: break;
+    case RopeKind::plain:
+      break;
     case RopeKind::linear:
       for (double& frequency : inv_freq) frequency /= rope.factor;
       break;
-    case RopeKind::llama3: apply_llama3(rope, inv_freq); break;
-    case RopeKind::yarn: apply_yarn(rope, inv_freq); break;
+    case RopeKind::llama3:
+      apply_llama3(rope, inv_freq);
+      break;
+    case RopeKind::yarn:
+      apply_yarn(rope, inv_freq);
+      break;
   }
   if (!rope.freq_factors.empty()) {
-    QUIRE_CHECK(rope.freq_factors.size() == inv_freq.size(), "factors={} pairs={}", rope.freq_factors.size(), inv_freq.size());
-    for (std::size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] /= static_cast<double>(rope.freq_factors[i]);
+    QUIRE_CHECK(rope.freq_factors.size() == inv_freq.size(), "factors={} pairs={}", rope.freq_factors.size(),
+                inv_freq.size());
+    for (std::size_t i = 0; i < inv_freq.size(); ++i)
+      inv_freq[i] /= static_cast<double>(rope.freq_factors[i]);
   }
   return inv_freq;
 }

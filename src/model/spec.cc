@@ -75,38 +75,48 @@ std::string supported_architectures() {
 
 std::string_view to_string(Family family) {
   switch (family) {
-    case Family::llama: return "llama";
-    case Family::gemma3: return "gemma3";
-    case Family::gpt_oss: return "gpt_oss";
-    case Family::deepseek_v3: return "deepseek_v3";
+    case Family::llama:
+      return "llama";
+    case Family::gemma3:
+      return "gemma3";
+    case Family::gpt_oss:
+      return "gpt_oss";
+    case Family::deepseek_v3:
+      return "deepseek_v3";
   }
   return "unknown";
 }
 
 std::string_view to_string(Activation activation) {
   switch (activation) {
-    case Activation::silu: return "silu";
-    case Activation::gelu_tanh: return "gelu_tanh";
-    case Activation::swiglu_clamped: return "swiglu_clamped";
+    case Activation::silu:
+      return "silu";
+    case Activation::gelu_tanh:
+      return "gelu_tanh";
+    case Activation::swiglu_clamped:
+      return "swiglu_clamped";
   }
   return "unknown";
 }
 
 std::string_view to_string(Routing routing) {
   switch (routing) {
-    case Routing::softmax_chosen: return "softmax over the chosen";
-    case Routing::sigmoid_grouped: return "sigmoid with groups";
+    case Routing::softmax_chosen:
+      return "softmax over the chosen";
+    case Routing::sigmoid_grouped:
+      return "sigmoid with groups";
   }
   return "unknown";
 }
 
 std::string to_string(const ModelSpec& spec) {
-  std::string out = fmt::format("{} ({} forward, {})\n", spec.architecture, to_string(spec.family), quire::to_string(spec.dtype));
+  std::string out = fmt::format("{} ({} forward, {})\n", spec.architecture, to_string(spec.family),
+                                quire::to_string(spec.dtype));
   out += fmt::format("vocab {} hidden {} intermediate {} layers {} context {}\n", spec.vocab, spec.hidden,
                      spec.intermediate, spec.layers.size(), spec.max_context);
-  out += fmt::format("heads {}/{} of {} and {}, scale {:.9g}, epsilon {:.6g}, {}, embeddings x {:.9g}\n", spec.q_heads,
-                     spec.kv_heads, spec.qk_dim, spec.v_dim, spec.attention_scale, spec.norm_eps,
-                     to_string(spec.activation), spec.embed_scale);
+  out += fmt::format("heads {}/{} of {} and {}, scale {:.9g}, epsilon {:.6g}, {}, embeddings x {:.9g}\n",
+                     spec.q_heads, spec.kv_heads, spec.qk_dim, spec.v_dim, spec.attention_scale,
+                     spec.norm_eps, to_string(spec.activation), spec.embed_scale);
   if (spec.activation == Activation::swiglu_clamped) {
     out += fmt::format("swiglu alpha {} limit {}\n", spec.swiglu_alpha, spec.swiglu_limit);
   }
@@ -115,40 +125,46 @@ std::string to_string(const ModelSpec& spec) {
   print_flags(spec, out);
   if (spec.latent) {
     const LatentSpec& latent = *spec.latent;
-    out += fmt::format("latent q {} kv {} nope {} rope {} v {} epsilon {:.6g}\n", latent.q_lora_rank, latent.kv_lora_rank,
-                       latent.nope_dim, latent.rope_dim, latent.v_dim, latent.norm_eps);
+    out += fmt::format("latent q {} kv {} nope {} rope {} v {} epsilon {:.6g}\n", latent.q_lora_rank,
+                       latent.kv_lora_rank, latent.nope_dim, latent.rope_dim, latent.v_dim, latent.norm_eps);
   }
   if (spec.moe) {
     const MoeSpec& moe = *spec.moe;
-    out += fmt::format("experts {} of {}, {} wide, {}, groups {} of {}, {}scale {}, shared {}{}\n", moe.top_k, moe.experts,
-                       moe.intermediate, to_string(moe.routing), moe.top_groups, moe.groups,
-                       moe.normalise ? "normalised, " : "", moe.scale, moe.shared_intermediate, moe.biases ? ", biases" : "");
+    out += fmt::format("experts {} of {}, {} wide, {}, groups {} of {}, {}scale {}, shared {}{}\n", moe.top_k,
+                       moe.experts, moe.intermediate, to_string(moe.routing), moe.top_groups, moe.groups,
+                       moe.normalise ? "normalised, " : "", moe.scale, moe.shared_intermediate,
+                       moe.biases ? ", biases" : "");
   }
-  for (std::size_t i = 0; i < spec.ropes.size(); ++i) out += fmt::format("rope {}: {}\n", i, to_string(spec.ropes[i]));
+  for (std::size_t i = 0; i < spec.ropes.size(); ++i)
+    out += fmt::format("rope {}: {}\n", i, to_string(spec.ropes[i]));
   for (const GroupSpec& group : spec.groups) {
-    out += fmt::format("group {}: {} {} layers {}\n", group.name, attention::to_string(group.mask), group.window,
-                       list_layers(group.layers));
+    out += fmt::format("group {}: {} {} layers {}\n", group.name, attention::to_string(group.mask),
+                       group.window, list_layers(group.layers));
   }
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
-    out += fmt::format("layer {}: rope {}{}\n", i, spec.layers[i].rope, spec.layers[i].moe ? ", experts" : "");
+    out +=
+        fmt::format("layer {}: rope {}{}\n", i, spec.layers[i].rope, spec.layers[i].moe ? ", experts" : "");
   }
   return out;
 }
 
 KvLayerShape kv_layer_shape(const ModelSpec& spec) {
   if (spec.latent) {
-    return KvLayerShape{1, spec.latent->kv_lora_rank + spec.latent->rope_dim, spec.latent->kv_lora_rank, true};
+    return KvLayerShape{1, spec.latent->kv_lora_rank + spec.latent->rope_dim, spec.latent->kv_lora_rank,
+                        true};
   }
   return KvLayerShape{spec.kv_heads, spec.qk_dim, spec.v_dim};
 }
 
 Result<ModelSpec> read_config_spec(const JsonView& config) {
   if (!config.has("architectures")) {
-    return bad_input(fmt::format("{}: the key architectures is missing; supported are {}", config.where(), supported_architectures()));
+    return bad_input(fmt::format("{}: the key architectures is missing; supported are {}", config.where(),
+                                 supported_architectures()));
   }
   QUIRE_TRY(names, config.strings("architectures", 16));
   if (names.size() != 1) {
-    return bad_input(fmt::format("{}: architectures must name one architecture, found {}", config.where(), names.size()));
+    return bad_input(
+        fmt::format("{}: architectures must name one architecture, found {}", config.where(), names.size()));
   }
   for (const ArchitectureLine& line : kArchitectures) {
     if (line.from_config == nullptr || line.name != names[0]) continue;

@@ -30,27 +30,27 @@ std::string_view to_string(Activation activation);
 
 // Layers that see the same keys and share a KV group: block tables and page release are per group.
 struct GroupSpec {
-  std::string name;                      // "full", "window", "latent"
+  std::string name;  // "full", "window", "latent"
   attention::MaskKind mask = attention::MaskKind::causal;
-  std::int32_t window = 0;               // keys, self included; 0 for causal
-  std::vector<std::int32_t> layers;      // ascending layer numbers
+  std::int32_t window = 0;           // keys, self included; 0 for causal
+  std::vector<std::int32_t> layers;  // ascending layer numbers
 };
 
 struct LayerSpec {
-  std::int32_t group = 0;                // index into ModelSpec::groups
+  std::int32_t group = 0;  // index into ModelSpec::groups
   std::int32_t index_in_group = 0;
-  std::int32_t rope = 0;                 // index into ModelSpec::ropes
+  std::int32_t rope = 0;  // index into ModelSpec::ropes
   bool moe = false;
 };
 
 // Latent attention (deepseek). The cache row is latent kv_lora_rank | rope rope_dim, one per token.
 struct LatentSpec {
-  std::int32_t q_lora_rank = 0;          // 0: q is projected directly
+  std::int32_t q_lora_rank = 0;  // 0: q is projected directly
   std::int32_t kv_lora_rank = 0;
   std::int32_t nope_dim = 0;
   std::int32_t rope_dim = 0;
   std::int32_t v_dim = 0;
-  double norm_eps = 1e-6;                // of the norms on the latents, whatever the model's own epsilon
+  double norm_eps = 1e-6;  // of the norms on the latents, whatever the model's own epsilon
 };
 
 enum class Routing : std::uint8_t {
@@ -64,7 +64,7 @@ struct MoeSpec {
   Routing routing = Routing::softmax_chosen;
   std::int32_t experts = 0;
   std::int32_t top_k = 0;
-  std::int32_t intermediate = 0;         // of one expert
+  std::int32_t intermediate = 0;  // of one expert
   std::int32_t groups = 1;
   std::int32_t top_groups = 1;
   bool normalise = false;                // weights divided by their sum (+ 1e-20)
@@ -74,41 +74,41 @@ struct MoeSpec {
 };
 
 struct ModelSpec {
-  std::string architecture;              // as the file says: "LlamaForCausalLM", GGUF "llama"
+  std::string architecture;  // as the file says: "LlamaForCausalLM", GGUF "llama"
   Family family = Family::llama;
   checkpoint::Source source = checkpoint::Source::huggingface;  // decides the tensor names
-  DType dtype = DType::f32;              // the checkpoint's own compute type; GGUF: f32
+  DType dtype = DType::f32;  // the checkpoint's own compute type; GGUF: f32
 
   std::int32_t vocab = 0;
   std::int32_t hidden = 0;
-  std::int32_t intermediate = 0;         // of dense layers
+  std::int32_t intermediate = 0;  // of dense layers
   std::int32_t q_heads = 0;
-  std::int32_t kv_heads = 0;             // latent: equals q_heads (of the expanded form)
-  std::int32_t qk_dim = 0;               // latent: nope_dim + rope_dim
+  std::int32_t kv_heads = 0;  // latent: equals q_heads (of the expanded form)
+  std::int32_t qk_dim = 0;    // latent: nope_dim + rope_dim
   std::int32_t v_dim = 0;
   std::int64_t max_context = 0;
 
   double norm_eps = 0.0;
-  bool norm_plus_one = false;            // norms multiply by (1 + w); false when the file stores 1 + w
-  double embed_scale = 1.0;              // embeddings are multiplied by it (float32)
-  bool tied = false;                     // the output matrix is the embedding; a stray lm_head is not used
+  bool norm_plus_one = false;  // norms multiply by (1 + w); false when the file stores 1 + w
+  double embed_scale = 1.0;    // embeddings are multiplied by it (float32)
+  bool tied = false;           // the output matrix is the embedding; a stray lm_head is not used
   Activation activation = Activation::silu;
-  double swiglu_alpha = 1.702;           // swiglu_clamped: g = min(gate, limit), u = clamp(up, -limit, limit),
-  double swiglu_limit = 7.0;             //   (u + 1) * g * sigmoid(alpha * g)
+  double swiglu_alpha = 1.702;  // swiglu_clamped: g = min(gate, limit), u = clamp(up, -limit, limit),
+  double swiglu_limit = 7.0;    //   (u + 1) * g * sigmoid(alpha * g)
 
-  double attention_scale = 0.0;          // of q . k, yarn's share included
-  double attention_softcap = 0.0;        // 0: none
-  double final_softcap = 0.0;            // on the logits; 0: none
+  double attention_scale = 0.0;    // of q . k, yarn's share included
+  double attention_softcap = 0.0;  // 0: none
+  double final_softcap = 0.0;      // on the logits; 0: none
   bool qkv_bias = false;
   bool o_bias = false;
-  bool qk_norm = false;                  // RMS norm per head on q and k, before rope
-  bool post_norms = false;               // a norm after attention and after the MLP, before the residual sum
-  bool sinks = false;                    // one learned logit per head joins the softmax's denominator
+  bool qk_norm = false;     // RMS norm per head on q and k, before rope
+  bool post_norms = false;  // a norm after attention and after the MLP, before the residual sum
+  bool sinks = false;       // one learned logit per head joins the softmax's denominator
 
   std::optional<LatentSpec> latent;
   std::optional<MoeSpec> moe;
   std::vector<RopeSpec> ropes;
-  std::vector<GroupSpec> groups;         // in order of their first layer; none is empty
+  std::vector<GroupSpec> groups;  // in order of their first layer; none is empty
   std::vector<LayerSpec> layers;
 };
 

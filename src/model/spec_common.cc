@@ -43,8 +43,9 @@ Status refuse_quantized(const JsonView& config) {
         method = printable(name);
       }
     }
-    return bad_input(fmt::format("{}: {} {} is not supported: use the 16-bit checkpoint, or a GGUF file of it",
-                                 config.where(), key, method));
+    return bad_input(
+        fmt::format("{}: {} {} is not supported: use the 16-bit checkpoint, or a GGUF file of it",
+                    config.where(), key, method));
   }
   return {};
 }
@@ -56,7 +57,8 @@ Result<DType> read_dtype(const JsonView& config) {
   if (name == "float32") return DType::f32;
   if (name == "bfloat16") return DType::bf16;
   if (name == "float16") return DType::f16;
-  return bad_input(fmt::format("{}: {} is {}, but must be float32, bfloat16 or float16", config.where(), key, printable(name)));
+  return bad_input(fmt::format("{}: {} is {}, but must be float32, bfloat16 or float16", config.where(), key,
+                               printable(name)));
 }
 
 // Reads the sizes that all families have under the same keys.
@@ -69,8 +71,9 @@ Status read_sizes(const JsonView& config, ModelSpec& spec, std::int32_t* layers)
   QUIRE_TRY(kv_heads, config.integer_or("num_key_value_heads", q_heads, 1, kMaxHeads));
   QUIRE_TRY(context, config.integer("max_position_embeddings", 1, kMaxContext));
   if (!config.has("head_dim") && hidden % q_heads != 0) {
-    return bad_input(fmt::format("{}: hidden_size {} is not a multiple of num_attention_heads {}, and head_dim is missing",
-                                 config.where(), hidden, q_heads));
+    return bad_input(
+        fmt::format("{}: hidden_size {} is not a multiple of num_attention_heads {}, and head_dim is missing",
+                    config.where(), hidden, q_heads));
   }
   QUIRE_TRY(head_dim, config.integer_or("head_dim", hidden / q_heads, 1, kMaxHeadDim));
   spec.vocab = static_cast<std::int32_t>(vocab);
@@ -89,7 +92,8 @@ Result<Activation> read_activation(const JsonView& config, std::string_view key)
   QUIRE_TRY(name, config.string_or(key, key == "hidden_act" ? "silu" : "gelu_pytorch_tanh"));
   if (name == "silu" || name == "swish") return Activation::silu;
   if (name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
-  return bad_input(fmt::format("{}: {} {} is not supported; silu and gelu_pytorch_tanh are", config.where(), key, printable(name)));
+  return bad_input(fmt::format("{}: {} {} is not supported; silu and gelu_pytorch_tanh are", config.where(),
+                               key, printable(name)));
 }
 
 // rope_type of a rope object, as the old key `type` too. Refuses kinds that are not implemented.
@@ -101,20 +105,32 @@ Result<RopeKind> read_rope_kind(const JsonView& object) {
   if (name == "llama3") return RopeKind::llama3;
   if (name == "yarn") return RopeKind::yarn;
   if (name == "dynamic") {
-    return bad_input(fmt::format("{}: dynamic NTK rope is not supported: its table changes with the length, which cached "
-                                 "keys cannot follow; yarn, llama3 and linear are",
-                                 object.where()));
+    return bad_input(
+        fmt::format("{}: dynamic NTK rope is not supported: its table changes with the length, which cached "
+                    "keys cannot follow; yarn, llama3 and linear are",
+                    object.where()));
   }
-  return bad_input(fmt::format("{}: the rope type {} is not supported; default, linear, llama3 and yarn are", object.where(),
-                               printable(name)));
+  return bad_input(fmt::format("{}: the rope type {} is not supported; default, linear, llama3 and yarn are",
+                               object.where(), printable(name)));
 }
 
 // Keys that change the table in ways not known here must not be passed over.
 Status check_rope_keys(const JsonView& object) {
-  constexpr std::array<std::string_view, 15> kKnown{
-      "rope_theta", "rope_type", "type", "factor", "low_freq_factor", "high_freq_factor",
-      "original_max_position_embeddings", "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim",
-      "attention_factor", "partial_rotary_factor", "finetuned"};
+  constexpr std::array<std::string_view, 15> kKnown{"rope_theta",
+                                                    "rope_type",
+                                                    "type",
+                                                    "factor",
+                                                    "low_freq_factor",
+                                                    "high_freq_factor",
+                                                    "original_max_position_embeddings",
+                                                    "beta_fast",
+                                                    "beta_slow",
+                                                    "truncate",
+                                                    "mscale",
+                                                    "mscale_all_dim",
+                                                    "attention_factor",
+                                                    "partial_rotary_factor",
+                                                    "finetuned"};
   for (const std::string& key : object.keys()) {
     if (object.has(key) && std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end()) {
       return bad_input(fmt::format("{}: the key {} is not supported", object.where(), printable(key)));
@@ -129,8 +145,9 @@ Status read_yarn(const JsonView& object, RopeSpec& rope, double* mscale_all_dim)
   QUIRE_TRY(truncate, object.boolean_or("truncate", true));
   QUIRE_TRY(mscale, object.number_or("mscale", 0.0, 0.0, 1e6));
   QUIRE_TRY(all_dim, object.number_or("mscale_all_dim", 0.0, 0.0, 1e6));
-  const double usual = mscale > 0 && all_dim > 0 ? yarn_mscale(rope.factor, mscale) / yarn_mscale(rope.factor, all_dim)
-                                                 : yarn_mscale(rope.factor, 1.0);
+  const double usual = mscale > 0 && all_dim > 0
+                           ? yarn_mscale(rope.factor, mscale) / yarn_mscale(rope.factor, all_dim)
+                           : yarn_mscale(rope.factor, 1.0);
   QUIRE_TRY(attention_factor, object.number_or("attention_factor", usual, 1e-6, 1e6));
   rope.beta_fast = fast;
   rope.beta_slow = slow;
@@ -148,10 +165,12 @@ Status require_off(const JsonView& config, std::string_view key, std::string_vie
   const auto wanted = nlohmann::json::parse(off);
   if (value == wanted) return {};  // 1 equals 1.0
   return bad_input(fmt::format("{}: {} is {}: that is not supported, only {} is", config.where(), key,
-                               printable(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)), off));
+                               printable(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)),
+                               off));
 }
 
-Result<ModelSpec> read_common(const JsonView& config, const ConfigDefaults& defaults, std::int32_t* layers_out) {
+Result<ModelSpec> read_common(const JsonView& config, const ConfigDefaults& defaults,
+                              std::int32_t* layers_out) {
   ModelSpec spec;
   QUIRE_TRY_STATUS(refuse_quantized(config));
   for (const auto& [key, off] : kUnimplemented) QUIRE_TRY_STATUS(require_off(config, key, off));
@@ -169,7 +188,8 @@ Result<ModelSpec> read_common(const JsonView& config, const ConfigDefaults& defa
   return spec;
 }
 
-Result<RopeSpec> read_rope_object(const JsonView& object, double theta, const ModelSpec& spec, double* mscale_all_dim) {
+Result<RopeSpec> read_rope_object(const JsonView& object, double theta, const ModelSpec& spec,
+                                  double* mscale_all_dim) {
   *mscale_all_dim = 0.0;
   RopeSpec rope;
   rope.rotary_dim = spec.qk_dim;
@@ -179,7 +199,8 @@ Result<RopeSpec> read_rope_object(const JsonView& object, double theta, const Mo
   rope.kind = kind;
   rope.theta = base;
   if (kind == RopeKind::plain) return rope;
-  QUIRE_TRY(original, object.integer_or("original_max_position_embeddings", spec.max_context, 1, kMaxContext));
+  QUIRE_TRY(original,
+            object.integer_or("original_max_position_embeddings", spec.max_context, 1, kMaxContext));
   const double stretched = static_cast<double>(spec.max_context) / static_cast<double>(original);
   if (kind == RopeKind::yarn && !object.has("factor")) {
     rope.factor = stretched;
@@ -196,7 +217,8 @@ Result<RopeSpec> read_rope_object(const JsonView& object, double theta, const Mo
   QUIRE_TRY(low, object.number("low_freq_factor", 1e-6, 1e6));
   QUIRE_TRY(high, object.number("high_freq_factor", 1e-6, 1e6));
   if (high <= low) {
-    return bad_input(fmt::format("{}: high_freq_factor {} must be over low_freq_factor {}", object.where(), high, low));
+    return bad_input(
+        fmt::format("{}: high_freq_factor {} must be over low_freq_factor {}", object.where(), high, low));
   }
   if (!object.has("original_max_position_embeddings")) {
     return bad_input(fmt::format("{}: the key original_max_position_embeddings is missing", object.where()));
@@ -211,7 +233,8 @@ Result<RopeSpec> read_rope(const JsonView& config, const ModelSpec& spec, const 
   *mscale_all_dim = 0.0;
   QUIRE_TRY(theta, config.number_or("rope_theta", defaults.theta, 1.0 + 1e-6, kMaxReal));
   if (config.has("rope_parameters") && config.has("rope_scaling")) {
-    return bad_input(fmt::format("{}: rope_parameters and rope_scaling are both set: keep one", config.where()));
+    return bad_input(
+        fmt::format("{}: rope_parameters and rope_scaling are both set: keep one", config.where()));
   }
   for (const std::string_view key : {"rope_parameters", "rope_scaling"}) {
     if (!config.has(key)) continue;
@@ -234,12 +257,14 @@ Result<std::vector<bool>> read_sliding(const JsonView& config, std::int32_t laye
   }
   QUIRE_TRY(types, config.strings("layer_types", static_cast<std::size_t>(kMaxLayers)));
   if (types.size() != static_cast<std::size_t>(layers)) {
-    return bad_input(fmt::format("{}: layer_types has {} entries for {} layers", config.where(), types.size(), layers));
+    return bad_input(
+        fmt::format("{}: layer_types has {} entries for {} layers", config.where(), types.size(), layers));
   }
   for (const std::string& type : types) {
     if (type != "full_attention" && type != "sliding_attention") {
-      return bad_input(fmt::format("{}: the layer type {} is not supported; full_attention and sliding_attention are",
-                                   config.where(), printable(type)));
+      return bad_input(
+          fmt::format("{}: the layer type {} is not supported; full_attention and sliding_attention are",
+                      config.where(), printable(type)));
     }
     sliding.push_back(type == "sliding_attention");
   }
@@ -249,7 +274,8 @@ Result<std::vector<bool>> read_sliding(const JsonView& config, std::int32_t laye
 void set_layers(ModelSpec& spec, const std::vector<bool>& sliding, std::int32_t window) {
   for (std::size_t i = 0; i < sliding.size(); ++i) {
     const std::string_view name = sliding[i] ? "window" : spec.latent ? "latent" : "full";
-    auto group = std::find_if(spec.groups.begin(), spec.groups.end(), [&](const GroupSpec& g) { return g.name == name; });
+    auto group = std::find_if(spec.groups.begin(), spec.groups.end(),
+                              [&](const GroupSpec& g) { return g.name == name; });
     if (group == spec.groups.end()) {
       GroupSpec fresh;
       fresh.name = std::string(name);
@@ -267,18 +293,21 @@ void set_layers(ModelSpec& spec, const std::vector<bool>& sliding, std::int32_t 
 
 Result<ModelSpec> checked(ModelSpec spec) {
   if (spec.q_heads % spec.kv_heads != 0) {
-    return bad_input(fmt::format("{}: {} heads are not a multiple of {} key-value heads", spec.architecture, spec.q_heads, spec.kv_heads));
+    return bad_input(fmt::format("{}: {} heads are not a multiple of {} key-value heads", spec.architecture,
+                                 spec.q_heads, spec.kv_heads));
   }
   for (const RopeSpec& rope : spec.ropes) {
     if (rope.rotary_dim % 2 != 0) {
-      return bad_input(fmt::format("{}: rope over {} dims: the number must be even", spec.architecture, rope.rotary_dim));
+      return bad_input(
+          fmt::format("{}: rope over {} dims: the number must be even", spec.architecture, rope.rotary_dim));
     }
   }
   if (spec.moe) {
     const std::int64_t tensors = static_cast<std::int64_t>(spec.layers.size()) * spec.moe->experts * 3;
     if (tensors > static_cast<std::int64_t>(checkpoint::kMaxTensors)) {
-      return bad_input(fmt::format("{}: {} layers of {} experts are over the limit of {} tensors", spec.architecture,
-                                   spec.layers.size(), spec.moe->experts, checkpoint::kMaxTensors));
+      return bad_input(fmt::format("{}: {} layers of {} experts are over the limit of {} tensors",
+                                   spec.architecture, spec.layers.size(), spec.moe->experts,
+                                   checkpoint::kMaxTensors));
     }
   }
   return spec;

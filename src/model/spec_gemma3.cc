@@ -42,7 +42,8 @@ Status read_ropes(const JsonView& config, ModelSpec& spec) {
 }
 
 Status read_pattern(const JsonView& config, ModelSpec& spec, std::int32_t layers) {
-  const std::string_view key = config.has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
+  const std::string_view key =
+      config.has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
   QUIRE_TRY(pattern, config.integer_or(key, kPattern, 1, kMaxLayers));
   QUIRE_TRY(window, config.integer("sliding_window", 1, kMaxContext));
   QUIRE_TRY(sliding, read_sliding(config, layers, slides_in_pattern, pattern));
@@ -56,12 +57,13 @@ Status read_pattern(const JsonView& config, ModelSpec& spec, std::int32_t layers
 Result<ModelSpec> read_gemma3_config(const JsonView& config) {
   const ConfigDefaults defaults{.theta = kGlobalTheta, .tied = true, .activation_key = "hidden_activation"};
   std::int32_t layers = 0;
-  if (!config.has("head_dim")) return bad_input(fmt::format("{}: the key head_dim is missing", config.where()));
+  if (!config.has("head_dim"))
+    return bad_input(fmt::format("{}: the key head_dim is missing", config.where()));
   QUIRE_TRY(spec, read_common(config, defaults, &layers));
   QUIRE_TRY_STATUS(require_off(config, "attention_bias", "false"));
   if (spec.activation != Activation::gelu_tanh) {
-    return bad_input(fmt::format("{}: hidden_activation {} is not supported here, only gelu_pytorch_tanh is", config.where(),
-                                 to_string(spec.activation)));
+    return bad_input(fmt::format("{}: hidden_activation {} is not supported here, only gelu_pytorch_tanh is",
+                                 config.where(), to_string(spec.activation)));
   }
   QUIRE_TRY(scalar, config.number("query_pre_attn_scalar", 1e-6, kMaxReal));
   QUIRE_TRY(attention_softcap, config.number_or("attn_logit_softcapping", 0.0, 0.0, kMaxReal));

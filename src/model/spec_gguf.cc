@@ -34,24 +34,30 @@ struct Keys {
     QUIRE_TRY(values, file.integers((*this)(name)));
     if (values.empty()) return bad_input(fmt::format("{} is empty", (*this)(name)));
     for (const std::int64_t value : values) {
-      if (value < 1 || value > high) return bad_input(fmt::format("{} is {}, but must be from 1 to {}", (*this)(name), value, high));
-      if (value != values[0]) return bad_input(fmt::format("{} differs between layers: not supported", (*this)(name)));
+      if (value < 1 || value > high)
+        return bad_input(fmt::format("{} is {}, but must be from 1 to {}", (*this)(name), value, high));
+      if (value != values[0])
+        return bad_input(fmt::format("{} differs between layers: not supported", (*this)(name)));
     }
     return static_cast<std::int32_t>(values[0]);
   }
 };
 
 Status refuse_features(const Keys& keys) {
-  for (const std::string_view name : {"expert_count", "attention.clamp_kqv", "attention.max_alibi_bias", "logit_scale",
-                                      "residual_scale", "embedding_scale", "attention.scale", "attention.q_lora_rank",
-                                      "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier"}) {
+  for (const std::string_view name :
+       {"expert_count", "attention.clamp_kqv", "attention.max_alibi_bias", "logit_scale", "residual_scale",
+        "embedding_scale", "attention.scale", "attention.q_lora_rank", "rope.scaling.attn_factor",
+        "rope.scaling.yarn_log_multiplier"}) {
     const std::string key = keys(name);
     if (!keys.file.has(key)) continue;
     QUIRE_TRY(value, keys.file.number(key, -kMaxReal, kMaxReal));
-    if (value != 0.0) return bad_input(fmt::format("{} is {}: that is not supported in GGUF {} models", key, value, keys.prefix));
+    if (value != 0.0)
+      return bad_input(
+          fmt::format("{} is {}: that is not supported in GGUF {} models", key, value, keys.prefix));
   }
   QUIRE_TRY(causal, keys.file.boolean_or(keys("attention.causal"), true));
-  if (!causal) return bad_input(fmt::format("{} is false: encoders are not supported", keys("attention.causal")));
+  if (!causal)
+    return bad_input(fmt::format("{} is false: encoders are not supported", keys("attention.causal")));
   return {};
 }
 
@@ -67,17 +73,20 @@ Status read_sizes(const Keys& keys, const Checkpoint& checkpoint, ModelSpec& spe
   }
   const std::string length_key = keys("attention.key_length");
   if (!keys.file.has(length_key) && hidden % q_heads != 0) {
-    return bad_input(fmt::format("{} {} is not a multiple of {} {}, and {} is missing", keys("embedding_length"), hidden,
-                                 keys("attention.head_count"), q_heads, length_key));
+    return bad_input(fmt::format("{} {} is not a multiple of {} {}, and {} is missing",
+                                 keys("embedding_length"), hidden, keys("attention.head_count"), q_heads,
+                                 length_key));
   }
   QUIRE_TRY(qk_dim, keys.file.integer_or(length_key, hidden / q_heads, 1, kMaxHeadDim));
   QUIRE_TRY(v_dim, keys.file.integer_or(keys("attention.value_length"), qk_dim, 1, kMaxHeadDim));
-  if (v_dim != qk_dim) return bad_input(fmt::format("keys of {} and values of {} dims: not supported", qk_dim, v_dim));
+  if (v_dim != qk_dim)
+    return bad_input(fmt::format("keys of {} and values of {} dims: not supported", qk_dim, v_dim));
   // Without the key the embedding's rows count.
   const TensorInfo* embed = checkpoint.find("token_embd.weight");
   const std::int64_t rows = embed != nullptr && embed->shape.size() == 2 ? embed->shape[0] : 0;
   QUIRE_TRY(vocab, keys.file.integer_or(keys("vocab_size"), rows, 1, kMaxVocab));
-  if (vocab < 1 || vocab > kMaxVocab) return bad_input(fmt::format("{} is missing, and so is a usable token_embd.weight", keys("vocab_size")));
+  if (vocab < 1 || vocab > kMaxVocab)
+    return bad_input(fmt::format("{} is missing, and so is a usable token_embd.weight", keys("vocab_size")));
   spec.vocab = static_cast<std::int32_t>(vocab);
   spec.hidden = hidden;
   spec.intermediate = intermediate;
@@ -93,13 +102,15 @@ Status read_freq_factors(const Checkpoint& checkpoint, RopeSpec& rope) {
   const TensorInfo* tensor = checkpoint.find("rope_freqs.weight");
   if (tensor == nullptr) return {};
   const auto pairs = static_cast<std::size_t>(rope.rotary_dim) / 2;
-  if (tensor->format != WeightFormat::f32 || tensor->shape != std::vector<std::int64_t>{static_cast<std::int64_t>(pairs)}) {
+  if (tensor->format != WeightFormat::f32 ||
+      tensor->shape != std::vector<std::int64_t>{static_cast<std::int64_t>(pairs)}) {
     return bad_input(fmt::format("rope_freqs.weight must be F32 with {} entries", pairs));
   }
   rope.freq_factors.resize(pairs);
   std::memcpy(rope.freq_factors.data(), tensor->data, pairs * sizeof(float));
   for (const float factor : rope.freq_factors) {
-    if (!(factor > 1e-6f && factor < 1e6f)) return bad_input(fmt::format("rope_freqs.weight holds {}: not a divisor", factor));
+    if (!(factor > 1e-6f && factor < 1e6f))
+      return bad_input(fmt::format("rope_freqs.weight holds {}: not a divisor", factor));
   }
   return {};
 }
@@ -108,16 +119,17 @@ Result<RopeSpec> read_rope(const Keys& keys, const ModelSpec& spec) {
   RopeSpec rope;
   QUIRE_TRY(dims, keys.file.integer_or(keys("rope.dimension_count"), spec.qk_dim, 1, kMaxHeadDim));
   if (dims != spec.qk_dim) {
-    return bad_input(fmt::format("{} is {} for heads of {}: partial rotary is not supported here", keys("rope.dimension_count"), dims,
-                                 spec.qk_dim));
+    return bad_input(fmt::format("{} is {} for heads of {}: partial rotary is not supported here",
+                                 keys("rope.dimension_count"), dims, spec.qk_dim));
   }
   QUIRE_TRY(theta, keys.file.number_or(keys("rope.freq_base"), 10000.0, 1.0 + 1e-6, kMaxReal));
   QUIRE_TRY(kind, keys.file.string_or(keys("rope.scaling.type"), "none"));
-  const std::string_view factor_key = keys.file.has(keys("rope.scaling.factor")) ? "rope.scaling.factor" : "rope.scale_linear";
+  const std::string_view factor_key =
+      keys.file.has(keys("rope.scaling.factor")) ? "rope.scaling.factor" : "rope.scale_linear";
   QUIRE_TRY(factor, keys.file.number_or(keys(factor_key), 1.0, 1e-6, 1e6));
   if (kind != "none" && kind != "linear") {
-    return bad_input(fmt::format("{} {} is not supported in GGUF files; none and linear are", keys("rope.scaling.type"),
-                                 checkpoint::printable(kind)));
+    return bad_input(fmt::format("{} {} is not supported in GGUF files; none and linear are",
+                                 keys("rope.scaling.type"), checkpoint::printable(kind)));
   }
   rope.rotary_dim = spec.qk_dim;
   rope.theta = theta;
@@ -152,7 +164,9 @@ Result<ModelSpec> read_uniform(const Checkpoint& checkpoint, std::string_view ar
   std::int32_t layers = 0;
   QUIRE_TRY(spec, read_common(keys, checkpoint, &layers));
   QUIRE_TRY(window, keys.file.integer_or(keys("attention.sliding_window"), 0, 0, kMaxContext));
-  if (window != 0) return bad_input(fmt::format("{} is {}: not supported in GGUF {} models", keys("attention.sliding_window"), window, architecture));
+  if (window != 0)
+    return bad_input(fmt::format("{} is {}: not supported in GGUF {} models",
+                                 keys("attention.sliding_window"), window, architecture));
   QUIRE_TRY_STATUS(read_freq_factors(checkpoint, spec.ropes[0]));
   spec.family = Family::llama;
   set_layers(spec, std::vector<bool>(static_cast<std::size_t>(layers), false), 0);
@@ -198,7 +212,8 @@ Result<ModelSpec> read_gemma3_gguf(const Checkpoint& checkpoint) {
   QUIRE_TRY(spec, read_common(keys, checkpoint, &layers));
   QUIRE_TRY(window, keys.size("attention.sliding_window", kMaxContext));
   QUIRE_TRY(sliding, read_pattern(keys, layers));
-  QUIRE_TRY(local_theta, keys.file.number_or(keys("rope.freq_base_swa"), kGemmaLocalTheta, 1.0 + 1e-6, kMaxReal));
+  QUIRE_TRY(local_theta,
+            keys.file.number_or(keys("rope.freq_base_swa"), kGemmaLocalTheta, 1.0 + 1e-6, kMaxReal));
   QUIRE_TRY(attention_softcap, keys.file.number_or(keys("attn_logit_softcapping"), 0.0, 0.0, kMaxReal));
   QUIRE_TRY(final_softcap, keys.file.number_or(keys("final_logit_softcapping"), 0.0, 0.0, kMaxReal));
   RopeSpec local;

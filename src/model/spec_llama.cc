@@ -8,8 +8,8 @@ namespace {
 
 using checkpoint::JsonView;
 
-constexpr std::int64_t kMistralWindow = 4096;      // what MistralConfig takes when the key is absent
-constexpr std::int64_t kQwenWindow = 4096;         // and Qwen2Config, Qwen3Config
+constexpr std::int64_t kMistralWindow = 4096;  // what MistralConfig takes when the key is absent
+constexpr std::int64_t kQwenWindow = 4096;     // and Qwen2Config, Qwen3Config
 constexpr std::int64_t kQwenMaxWindowLayers = 28;
 
 bool slides_never(std::int32_t, std::int64_t) { return false; }
@@ -21,7 +21,8 @@ Result<ModelSpec> read_dense(const JsonView& config, std::int32_t* layers) {
   const ConfigDefaults defaults;
   QUIRE_TRY(spec, read_common(config, defaults, layers));
   if (spec.activation != Activation::silu) {
-    return bad_input(fmt::format("{}: hidden_act {} is not supported here, only silu is", config.where(), to_string(spec.activation)));
+    return bad_input(fmt::format("{}: hidden_act {} is not supported here, only silu is", config.where(),
+                                 to_string(spec.activation)));
   }
   double ignored = 0;  // mscale_all_dim acts on latent models only
   QUIRE_TRY(rope, read_rope(config, spec, defaults, &ignored));
@@ -42,8 +43,9 @@ Status read_qwen_layers(const JsonView& config, ModelSpec& spec, std::int32_t la
   QUIRE_TRY(sliding, read_sliding(config, layers, window > 0 ? slides_from : slides_never, first));
   for (const bool slides : sliding) {
     if (slides && window == 0) {
-      return bad_input(fmt::format("{}: layer_types has sliding layers, but use_sliding_window or sliding_window is not set",
-                                   config.where()));
+      return bad_input(fmt::format(
+          "{}: layer_types has sliding layers, but use_sliding_window or sliding_window is not set",
+          config.where()));
     }
   }
   set_layers(spec, sliding, static_cast<std::int32_t>(window));
@@ -59,7 +61,8 @@ Result<ModelSpec> read_llama_config(const JsonView& config) {
   QUIRE_TRY(bias, config.boolean_or("attention_bias", false));
   QUIRE_TRY(sliding, read_sliding(config, layers, slides_never, 0));
   for (const bool slides : sliding) {
-    if (slides) return bad_input(fmt::format("{}: sliding layers are not supported in a llama config", config.where()));
+    if (slides)
+      return bad_input(fmt::format("{}: sliding layers are not supported in a llama config", config.where()));
   }
   spec.qkv_bias = bias;
   spec.o_bias = bias;
@@ -75,7 +78,9 @@ Result<ModelSpec> read_mistral_config(const JsonView& config) {
   QUIRE_TRY(window, config.integer_or("sliding_window", kMistralWindow, 1, kMaxContext));
   QUIRE_TRY(sliding, read_sliding(config, layers, off ? slides_never : slides_always, 0));
   for (const bool slides : sliding) {
-    if (slides && off) return bad_input(fmt::format("{}: layer_types has sliding layers, but sliding_window is null", config.where()));
+    if (slides && off)
+      return bad_input(
+          fmt::format("{}: layer_types has sliding layers, but sliding_window is null", config.where()));
   }
   set_layers(spec, sliding, static_cast<std::int32_t>(window));
   return spec;
@@ -92,7 +97,8 @@ Result<ModelSpec> read_qwen2_config(const JsonView& config) {
 Result<ModelSpec> read_qwen3_config(const JsonView& config) {
   std::int32_t layers = 0;
   // Qwen3Config has a head_dim of 128 of its own, not hidden / heads.
-  if (!config.has("head_dim")) return bad_input(fmt::format("{}: the key head_dim is missing", config.where()));
+  if (!config.has("head_dim"))
+    return bad_input(fmt::format("{}: the key head_dim is missing", config.where()));
   QUIRE_TRY(spec, read_dense(config, &layers));
   QUIRE_TRY(bias, config.boolean_or("attention_bias", false));
   spec.qkv_bias = bias;

@@ -17,7 +17,8 @@ constexpr double kSwigluAlpha = 1.702;  // fixed in the reference, not in the co
 bool slides_every_second(std::int32_t layer, std::int64_t) { return layer % 2 == 0; }
 bool slides_never(std::int32_t, std::int64_t) { return false; }
 
-Result<std::int32_t> size_of(const JsonView& config, std::string_view key, std::int64_t low, std::int64_t high) {
+Result<std::int32_t> size_of(const JsonView& config, std::string_view key, std::int64_t low,
+                             std::int64_t high) {
   QUIRE_TRY(value, config.integer(key, low, high));
   return static_cast<std::int32_t>(value);
 }
@@ -26,7 +27,8 @@ Result<std::int32_t> size_of(const JsonView& config, std::string_view key, std::
 Status require_text(const JsonView& config, std::string_view key, std::string_view wanted) {
   QUIRE_TRY(value, config.string_or(key, wanted));
   if (value == wanted) return {};
-  return bad_input(fmt::format("{}: {} {} is not supported, only {} is", config.where(), key, checkpoint::printable(value), wanted));
+  return bad_input(fmt::format("{}: {} {} is not supported, only {} is", config.where(), key,
+                               checkpoint::printable(value), wanted));
 }
 
 Result<LatentSpec> read_latent(const JsonView& config) {
@@ -60,12 +62,14 @@ Result<MoeSpec> read_deepseek_moe(const JsonView& config) {
   QUIRE_TRY(scale, config.number_or("routed_scaling_factor", 1.0, 0.0, 1e6));
   const std::int32_t per_group = experts / groups;
   if (experts % groups != 0 || per_group < 2 || top_k > top_groups * per_group) {
-    return bad_input(fmt::format("{}: {} experts in {} groups with {} experts of {} groups chosen cannot be: groups must be "
-                                 "equal, of at least two, and the chosen ones hold num_experts_per_tok",
-                                 config.where(), experts, groups, top_k, top_groups));
+    return bad_input(fmt::format(
+        "{}: {} experts in {} groups with {} experts of {} groups chosen cannot be: groups must be "
+        "equal, of at least two, and the chosen ones hold num_experts_per_tok",
+        config.where(), experts, groups, top_k, top_groups));
   }
   if (shared * wide > kMaxIntermediate) {
-    return bad_input(fmt::format("{}: {} shared experts of {} are over the limit of {}", config.where(), shared, wide, kMaxIntermediate));
+    return bad_input(fmt::format("{}: {} shared experts of {} are over the limit of {}", config.where(),
+                                 shared, wide, kMaxIntermediate));
   }
   moe.experts = experts;
   moe.top_k = top_k;
@@ -81,7 +85,8 @@ Result<MoeSpec> read_deepseek_moe(const JsonView& config) {
 Result<MoeSpec> read_gpt_oss_moe(const JsonView& config, std::int32_t intermediate) {
   MoeSpec moe;
   QUIRE_TRY(experts, size_of(config, "num_local_experts", 1, kMaxExperts));
-  const std::string_view key = config.has("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token";
+  const std::string_view key =
+      config.has("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token";
   QUIRE_TRY(top_k, size_of(config, key, 1, experts));
   moe.experts = experts;
   moe.top_k = top_k;
@@ -95,7 +100,8 @@ Result<MoeSpec> read_gpt_oss_moe(const JsonView& config, std::int32_t intermedia
 Result<ModelSpec> read_gpt_oss_config(const JsonView& config) {
   const ConfigDefaults defaults{.theta = kGptOssTheta};
   std::int32_t layers = 0;
-  if (!config.has("head_dim")) return bad_input(fmt::format("{}: the key head_dim is missing", config.where()));
+  if (!config.has("head_dim"))
+    return bad_input(fmt::format("{}: the key head_dim is missing", config.where()));
   QUIRE_TRY(spec, read_common(config, defaults, &layers));
   QUIRE_TRY_STATUS(require_text(config, "hidden_act", "silu"));
   QUIRE_TRY(bias, config.boolean_or("attention_bias", true));
@@ -144,10 +150,13 @@ Result<ModelSpec> read_deepseek_v3_config(const JsonView& config) {
   spec.ropes.push_back(std::move(rope));
   QUIRE_TRY(sliding, read_sliding(config, layers, slides_never, 0));
   for (const bool slides : sliding) {
-    if (slides) return bad_input(fmt::format("{}: sliding layers are not supported with latent attention", config.where()));
+    if (slides)
+      return bad_input(
+          fmt::format("{}: sliding layers are not supported with latent attention", config.where()));
   }
   set_layers(spec, sliding, 0);
-  for (std::size_t i = 0; i < spec.layers.size(); ++i) spec.layers[i].moe = static_cast<std::int64_t>(i) >= dense;
+  for (std::size_t i = 0; i < spec.layers.size(); ++i)
+    spec.layers[i].moe = static_cast<std::int64_t>(i) >= dense;
   return spec;
 }
 

@@ -34,14 +34,14 @@ struct ArchitectureLine {
 std::span<const ArchitectureLine> architecture_table();
 
 // Readers, by file.
-Result<ModelSpec> read_llama_config(const checkpoint::JsonView& config);        // spec_llama.cc
+Result<ModelSpec> read_llama_config(const checkpoint::JsonView& config);  // spec_llama.cc
 Result<ModelSpec> read_mistral_config(const checkpoint::JsonView& config);
 Result<ModelSpec> read_qwen2_config(const checkpoint::JsonView& config);
 Result<ModelSpec> read_qwen3_config(const checkpoint::JsonView& config);
-Result<ModelSpec> read_gemma3_config(const checkpoint::JsonView& config);       // spec_gemma3.cc
-Result<ModelSpec> read_gpt_oss_config(const checkpoint::JsonView& config);      // spec_moe.cc
+Result<ModelSpec> read_gemma3_config(const checkpoint::JsonView& config);   // spec_gemma3.cc
+Result<ModelSpec> read_gpt_oss_config(const checkpoint::JsonView& config);  // spec_moe.cc
 Result<ModelSpec> read_deepseek_v3_config(const checkpoint::JsonView& config);
-Result<ModelSpec> read_llama_gguf(const checkpoint::Checkpoint& checkpoint);    // spec_gguf.cc
+Result<ModelSpec> read_llama_gguf(const checkpoint::Checkpoint& checkpoint);  // spec_gguf.cc
 Result<ModelSpec> read_qwen3_gguf(const checkpoint::Checkpoint& checkpoint);
 Result<ModelSpec> read_gemma3_gguf(const checkpoint::Checkpoint& checkpoint);
 
@@ -62,8 +62,8 @@ Status require_off(const checkpoint::JsonView& config, std::string_view key, std
 
 // A rope from `rope_parameters`, or from `rope_theta` and `rope_scaling` as published configs have it.
 // mscale_all_dim of deepseek configs goes to *mscale_all_dim, 0 when absent.
-Result<RopeSpec> read_rope(const checkpoint::JsonView& config, const ModelSpec& spec, const ConfigDefaults& defaults,
-                           double* mscale_all_dim);
+Result<RopeSpec> read_rope(const checkpoint::JsonView& config, const ModelSpec& spec,
+                           const ConfigDefaults& defaults, double* mscale_all_dim);
 // The same from one object of `rope_parameters`.
 Result<RopeSpec> read_rope_object(const checkpoint::JsonView& object, double theta, const ModelSpec& spec,
                                   double* mscale_all_dim);

@@ -33,9 +33,16 @@ std::string problem(std::string_view text) {
 std::string config(std::string_view architecture, std::map<std::string, std::string> changes = {}) {
   std::map<std::string, std::string> keys{
       {"architectures", "[\"" + std::string(architecture) + "\"]"},
-      {"vocab_size", "259"}, {"hidden_size", "96"}, {"intermediate_size", "136"}, {"num_hidden_layers", "3"},
-      {"num_attention_heads", "4"}, {"num_key_value_heads", "2"}, {"head_dim", "64"}, {"max_position_embeddings", "2048"},
-      {"rms_norm_eps", "1e-5"}, {"rope_theta", "20000"},
+      {"vocab_size", "259"},
+      {"hidden_size", "96"},
+      {"intermediate_size", "136"},
+      {"num_hidden_layers", "3"},
+      {"num_attention_heads", "4"},
+      {"num_key_value_heads", "2"},
+      {"head_dim", "64"},
+      {"max_position_embeddings", "2048"},
+      {"rms_norm_eps", "1e-5"},
+      {"rope_theta", "20000"},
   };
   for (auto& [key, value] : changes) keys[key] = value;
   std::string out = "{";
@@ -45,7 +52,9 @@ std::string config(std::string_view architecture, std::map<std::string, std::str
   return out + "}";
 }
 
-std::string llama(std::map<std::string, std::string> changes = {}) { return config("LlamaForCausalLM", std::move(changes)); }
+std::string llama(std::map<std::string, std::string> changes = {}) {
+  return config("LlamaForCausalLM", std::move(changes));
+}
 
 TEST(Spec, Llama) {
   const auto spec = parse(llama());
@@ -60,7 +69,8 @@ TEST(Spec, Llama) {
   EXPECT_FALSE(spec->tied || spec->qkv_bias || spec->o_bias || spec->qk_norm);
   EXPECT_DOUBLE_EQ(spec->attention_scale, 0.125);
   EXPECT_EQ(kv_layer_shape(*spec).kv_heads, 2);
-  const auto old = parse(llama({{"head_dim", ""}, {"num_key_value_heads", ""}, {"rope_theta", ""}, {"torch_dtype", "\"float16\""}}));
+  const auto old = parse(llama(
+      {{"head_dim", ""}, {"num_key_value_heads", ""}, {"rope_theta", ""}, {"torch_dtype", "\"float16\""}}));
   ASSERT_TRUE(old.ok()) << old.error().message;
   EXPECT_EQ(old->qk_dim, 24);
   EXPECT_EQ(old->kv_heads, 4);
@@ -70,8 +80,9 @@ TEST(Spec, Llama) {
 }
 
 TEST(Spec, EachMissingKeyIsNamed) {
-  for (const char* key : {"architectures", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-                          "num_attention_heads", "max_position_embeddings", "rms_norm_eps"}) {
+  for (const char* key :
+       {"architectures", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "max_position_embeddings", "rms_norm_eps"}) {
     EXPECT_TRUE(has(problem(llama({{key, ""}})), key)) << key;
     EXPECT_TRUE(has(problem(llama({{key, "null"}})), key)) << key;
     EXPECT_TRUE(has(problem(llama({{key, "{}"}})), key)) << key;
@@ -80,20 +91,32 @@ TEST(Spec, EachMissingKeyIsNamed) {
 
 TEST(Spec, SizesAreBounded) {
   const std::map<std::string, std::vector<std::string>> bad{
-      {"vocab_size", {"0", "-1", "16777217", "1e30", "1.5"}}, {"hidden_size", {"0", "1048577"}},
-      {"intermediate_size", {"0", "4194305"}}, {"num_hidden_layers", {"0", "4097", "18446744073709551615"}},
-      {"num_attention_heads", {"0", "4097"}}, {"num_key_value_heads", {"0", "3", "8"}}, {"head_dim", {"0", "7", "4097"}},
-      {"max_position_embeddings", {"0", "1073741825"}}, {"rms_norm_eps", {"-1", "2", "\"x\""}}, {"rope_theta", {"1", "0", "-5"}},
+      {"vocab_size", {"0", "-1", "16777217", "1e30", "1.5"}},
+      {"hidden_size", {"0", "1048577"}},
+      {"intermediate_size", {"0", "4194305"}},
+      {"num_hidden_layers", {"0", "4097", "18446744073709551615"}},
+      {"num_attention_heads", {"0", "4097"}},
+      {"num_key_value_heads", {"0", "3", "8"}},
+      {"head_dim", {"0", "7", "4097"}},
+      {"max_position_embeddings", {"0", "1073741825"}},
+      {"rms_norm_eps", {"-1", "2", "\"x\""}},
+      {"rope_theta", {"1", "0", "-5"}},
   };
   for (const auto& [key, values] : bad) {
-    for (const std::string& value : values) EXPECT_NE(problem(llama({{key, value}})), "") << key << " " << value;
+    for (const std::string& value : values)
+      EXPECT_NE(problem(llama({{key, value}})), "") << key << " " << value;
   }
 }
 
 TEST(Spec, FeaturesThatAreNotThereAreRefusedByName) {
   const std::map<std::string, std::string> bad{
-      {"quantization_config", R"({"quant_method": "gptq"})"}, {"mlp_bias", "true"}, {"hidden_act", "\"relu\""},
-      {"partial_rotary_factor", "0.5"}, {"sliding_window", "48"}, {"clip_qkv", "8"}, {"dtype", "\"int8\""},
+      {"quantization_config", R"({"quant_method": "gptq"})"},
+      {"mlp_bias", "true"},
+      {"hidden_act", "\"relu\""},
+      {"partial_rotary_factor", "0.5"},
+      {"sliding_window", "48"},
+      {"clip_qkv", "8"},
+      {"dtype", "\"int8\""},
       {"layer_types", R"(["full_attention", "chunked_attention", "full_attention"])"},
       {"rope_scaling", R"({"type": "dynamic", "factor": 2})"},
   };
@@ -103,7 +126,9 @@ TEST(Spec, FeaturesThatAreNotThereAreRefusedByName) {
   }
   EXPECT_TRUE(has(problem(llama({{"quantization_config", R"({"quant_method": "gptq"})"}})), "gptq"));
   EXPECT_TRUE(has(problem(llama({{"layer_types", R"(["full_attention"])"}})), "1 entries for 3 layers"));
-  EXPECT_EQ(problem(llama({{"mlp_bias", "false"}, {"partial_rotary_factor", "1.0"}, {"sliding_window", "null"}})), "");
+  EXPECT_EQ(
+      problem(llama({{"mlp_bias", "false"}, {"partial_rotary_factor", "1.0"}, {"sliding_window", "null"}})),
+      "");
 }
 
 TEST(Spec, RopeKinds) {
@@ -113,15 +138,20 @@ TEST(Spec, RopeKinds) {
   EXPECT_TRUE(has(problem(rope(R"({"rope_type": "dynamic", "factor": 4})")), "dynamic NTK"));
   EXPECT_TRUE(has(problem(rope(R"({"rope_type": "longrope"})")), "longrope is not supported"));
   EXPECT_TRUE(has(problem(rope(R"({"rope_type": "linear"})")), "factor is missing"));
-  EXPECT_TRUE(has(problem(rope(R"({"rope_type": "linear", "factor": 4, "llama_4_scaling_beta": 0.1})")), "llama_4_scaling_beta"));
-  EXPECT_TRUE(has(problem(rope(R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4})")),
-                  "original_max_position_embeddings is missing"));
-  EXPECT_TRUE(has(problem(rope(R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4})")), "must be over"));
+  EXPECT_TRUE(has(problem(rope(R"({"rope_type": "linear", "factor": 4, "llama_4_scaling_beta": 0.1})")),
+                  "llama_4_scaling_beta"));
+  EXPECT_TRUE(has(
+      problem(rope(R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4})")),
+      "original_max_position_embeddings is missing"));
+  EXPECT_TRUE(has(
+      problem(rope(R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4})")),
+      "must be over"));
   const auto yarn = parse(rope(R"({"type": "yarn", "factor": 4, "original_max_position_embeddings": 64})"));
   ASSERT_TRUE(yarn.ok());
   EXPECT_EQ(yarn->ropes[0].factor, 4);  // as given, not max / original
   EXPECT_DOUBLE_EQ(yarn->ropes[0].cos_sin_factor, 0.1 * std::log(4.0) + 1);
-  const auto stretched = parse(rope(R"({"type": "yarn", "original_max_position_embeddings": 64, "attention_factor": 1.5})"));
+  const auto stretched =
+      parse(rope(R"({"type": "yarn", "original_max_position_embeddings": 64, "attention_factor": 1.5})"));
   EXPECT_EQ(stretched->ropes[0].factor, 32);
   EXPECT_EQ(stretched->ropes[0].cos_sin_factor, 1.5);
   EXPECT_TRUE(has(problem(llama({{"rope_scaling", R"({"type": "linear", "factor": 4})"},
@@ -133,7 +163,8 @@ TEST(Spec, WindowsOfMistralAndQwen) {
   EXPECT_EQ(parse(config("MistralForCausalLM"))->groups[0].window, 4096);
   EXPECT_EQ(parse(config("MistralForCausalLM", {{"sliding_window", "null"}}))->groups[0].name, "full");
   EXPECT_EQ(parse(config("MistralForCausalLM", {{"sliding_window", "48"}}))->groups[0].window, 48);
-  const std::map<std::string, std::string> slide{{"use_sliding_window", "true"}, {"sliding_window", "48"}, {"max_window_layers", "1"}};
+  const std::map<std::string, std::string> slide{
+      {"use_sliding_window", "true"}, {"sliding_window", "48"}, {"max_window_layers", "1"}};
   const auto qwen = parse(config("Qwen2ForCausalLM", slide));
   ASSERT_TRUE(qwen.ok()) << qwen.error().message;
   ASSERT_EQ(qwen->groups.size(), 2u);
@@ -159,10 +190,22 @@ TEST(Spec, UnsupportedArchitecturesListTheSupported) {
 // ---- the golden checkpoints -------------------------------------------------------------------------------
 
 const std::map<std::string, Family> kSupported{
-    {"llama", Family::llama}, {"llama_mqa", Family::llama}, {"llama3_rope", Family::llama}, {"llama_yarn", Family::llama},
-    {"llama_linear", Family::llama}, {"llama_mha_bias", Family::llama}, {"llama_f16", Family::llama}, {"llama_f32", Family::llama},
-    {"llama_sharded", Family::llama}, {"llama_tied", Family::llama}, {"mistral_swa", Family::llama}, {"qwen2", Family::llama},
-    {"qwen2_swa", Family::llama}, {"qwen3", Family::llama}, {"gemma3", Family::gemma3}, {"gpt_oss", Family::gpt_oss},
+    {"llama", Family::llama},
+    {"llama_mqa", Family::llama},
+    {"llama3_rope", Family::llama},
+    {"llama_yarn", Family::llama},
+    {"llama_linear", Family::llama},
+    {"llama_mha_bias", Family::llama},
+    {"llama_f16", Family::llama},
+    {"llama_f32", Family::llama},
+    {"llama_sharded", Family::llama},
+    {"llama_tied", Family::llama},
+    {"mistral_swa", Family::llama},
+    {"qwen2", Family::llama},
+    {"qwen2_swa", Family::llama},
+    {"qwen3", Family::llama},
+    {"gemma3", Family::gemma3},
+    {"gpt_oss", Family::gpt_oss},
     {"deepseek_v3", Family::deepseek_v3},
 };
 
@@ -193,7 +236,8 @@ TEST(GoldenSpec, ModelsParseOrAreRefusedByName) {
     if (expected == kSupported.end()) {
       ASSERT_FALSE(spec.ok()) << name;
       const auto architecture = (*checkpoint)->config().strings("architectures", 1)->at(0);
-      EXPECT_TRUE(has(spec.error().message, architecture) || has(spec.error().message, "quantization_config")) << spec.error().message;
+      EXPECT_TRUE(has(spec.error().message, architecture) || has(spec.error().message, "quantization_config"))
+          << spec.error().message;
       continue;
     }
     ASSERT_TRUE(spec.ok()) << name << ": " << spec.error().message;
@@ -246,7 +290,8 @@ TEST(GoldenSpec, Gemma3) {
 
 TEST(GoldenSpec, DeepseekV3) {
   const std::string golden = quire::testing::golden_dir();
-  if (golden.empty() || !std::filesystem::exists(golden + "/models/deepseek_v3")) GTEST_SKIP() << "no golden data";
+  if (golden.empty() || !std::filesystem::exists(golden + "/models/deepseek_v3"))
+    GTEST_SKIP() << "no golden data";
   const auto spec = read_spec(**open_checkpoint(golden + "/models/deepseek_v3"));
   ASSERT_TRUE(spec.ok());
   EXPECT_EQ(kv_layer_shape(*spec).qk_dim, 576);

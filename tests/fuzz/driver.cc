@@ -1,6 +1,6 @@
-// A main for the fuzz targets that needs no fuzzing engine: runs LLVMFuzzerTestOneInput on the seeds, on their
-// beginnings, and on random mutations of them until the time is over. The input that ends the process is left
-// in fuzz-crash.bin; a file given by name is replayed as it is.
+// A main for the fuzz targets that needs no fuzzing engine: runs LLVMFuzzerTestOneInput on the seeds, on
+// their beginnings, and on random mutations of them until the time is over. The input that ends the process
+// is left in fuzz-crash.bin; a file given by name is replayed as it is.
 //
 //   fuzz_x [--seconds N] [--seed N] [--golden FOLDER --suffix TEXT] [FILE...]
 #include <fmt/format.h>
@@ -105,16 +105,44 @@ class Mutator {
 
   // Numbers at which sizes and lengths break.
   std::uint64_t edge() {
-    constexpr std::uint64_t kEdges[] = {0, 1, 7, 31, 127, 255, 65535, 0x7fffffff, 0x80000000, 0xffffffff,
-                                        0x100000000, 0x7fffffffffffffff, 0x8000000000000000, 0xfffffffffffffff8,
+    constexpr std::uint64_t kEdges[] = {0,
+                                        1,
+                                        7,
+                                        31,
+                                        127,
+                                        255,
+                                        65535,
+                                        0x7fffffff,
+                                        0x80000000,
+                                        0xffffffff,
+                                        0x100000000,
+                                        0x7fffffffffffffff,
+                                        0x8000000000000000,
+                                        0xfffffffffffffff8,
                                         0xffffffffffffffff};
     return kEdges[below(std::size(kEdges))] + below(3) - 1;
   }
 
   // Text that breaks readers of text.
   std::string_view word() {
-    constexpr std::string_view kWords[] = {"[[[[[[[[", "{\"a\":", "]", "}", ",", "\"", "null", "-1", "1e999", "0.5",
-                                           "99999999999999999999", "true", "\\u0000", "\xff", "{}", "[]", "0", "16777217"};
+    constexpr std::string_view kWords[] = {"[[[[[[[[",
+                                           "{\"a\":",
+                                           "]",
+                                           "}",
+                                           ",",
+                                           "\"",
+                                           "null",
+                                           "-1",
+                                           "1e999",
+                                           "0.5",
+                                           "99999999999999999999",
+                                           "true",
+                                           "\\u0000",
+                                           "\xff",
+                                           "{}",
+                                           "[]",
+                                           "0",
+                                           "16777217"};
     return kWords[below(std::size(kWords))];
   }
 
@@ -159,7 +187,8 @@ class Mutator {
         } else {  // the beginning of this one, the end of another
           const Bytes& other = seeds_[below(seeds_.size())];
           bytes.resize(at);
-          if (at < other.size()) bytes.insert(bytes.end(), other.begin() + static_cast<std::ptrdiff_t>(at), other.end());
+          if (at < other.size())
+            bytes.insert(bytes.end(), other.begin() + static_cast<std::ptrdiff_t>(at), other.end());
         }
     }
   }

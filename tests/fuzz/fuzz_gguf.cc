@@ -25,11 +25,14 @@ std::size_t read_all(const GgufFile& gguf) {
     if (const auto list = gguf.integers(key); list.ok()) sum += list->size();
     if (const auto list = gguf.numbers(key); list.ok()) sum += list->size();
     if (const auto list = gguf.strings(key); list.ok()) {
-      for (const std::string_view text : *list) sum += text.empty() ? 0 : static_cast<unsigned char>(text.back());
+      for (const std::string_view text : *list)
+        sum += text.empty() ? 0 : static_cast<unsigned char>(text.back());
     }
   }
   for (const TensorInfo& tensor : gguf.tensors()) {
-    if (tensor.bytes > 0) sum += static_cast<std::size_t>(tensor.data[0]) + static_cast<std::size_t>(tensor.data[tensor.bytes - 1]);
+    if (tensor.bytes > 0)
+      sum +=
+          static_cast<std::size_t>(tensor.data[0]) + static_cast<std::size_t>(tensor.data[tensor.bytes - 1]);
   }
   return sum;
 }

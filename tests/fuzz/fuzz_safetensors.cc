@@ -9,7 +9,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto tensors = quire::checkpoint::parse_safetensors(file, "fuzz");
   if (!tensors.ok()) return 0;
   for (const auto& tensor : *tensors) {
-    if (tensor.data < file.data() || tensor.bytes < 0 || tensor.data + tensor.bytes > file.data() + size) std::abort();
+    if (tensor.data < file.data() || tensor.bytes < 0 || tensor.data + tensor.bytes > file.data() + size)
+      std::abort();
   }
   return 0;
 }
