@@ -132,7 +132,7 @@ struct MoeScratch {
 std::int64_t carve(char* base, std::int64_t places, std::int64_t experts,
                    std::int64_t hidden, std::int64_t inter, ActivationFormat in, ActivationFormat mid, MoeScratch* s) {
   Carver carver(base);
-  s->x_bytes = align64(activation_row_bytes(in, hidden));
+  s->x_bytes = activation_row_bytes(in, hidden);
   s->act_bytes = activation_row_bytes(mid, inter);
   s->begin = carver.take<std::int32_t>(experts + 1);
   s->source = carver.take<std::int32_t>(places);

@@ -153,7 +153,9 @@ void ProductTable::multiply(const Product& product, const void* weight, std::int
   if (count == 1 && !product.tiled_single_row) tiled = 0;
   if (tiled > 0) {
     const std::int64_t lda = cols / product.elements_per_step;
-    const std::int64_t ldb = activation_stride * lda / activation_row_bytes(product.activation, cols);
+    const std::int64_t step_bytes = activation_row_bytes(product.activation, product.elements_per_step);
+    QUIRE_CHECK(activation_stride % step_bytes == 0, "rows {} bytes apart, blocks of {}", activation_stride, step_bytes);
+    const std::int64_t ldb = activation_stride / step_bytes;
     bool done = false;
     if (count > 1) {
       done = run_tiled(*kernels_, tiled, count, lda, w, lda, x, ldb, y,
