@@ -31,8 +31,8 @@ class Region {
   // Empty (data null) when cols is 0: the model has no such activation.
   TensorView matrix(std::int64_t rows, std::int64_t cols) {
     if (cols == 0) return {};
-    return TensorView::matrix(take(rows * cols * static_cast<std::int64_t>(dtype_bytes(kActivation))), kActivation,
-                              rows, cols);
+    return TensorView::matrix(take(rows * cols * static_cast<std::int64_t>(dtype_bytes(kActivation))),
+                              kActivation, rows, cols);
   }
   std::int64_t used() const { return used_; }
 

@@ -38,7 +38,8 @@ attention::Args attention_args(const ModelSpec& spec, TensorView q, TensorView o
   return args;
 }
 
-void plan_attention(const StepContext& context, const StepInputs& inputs, const ModelSpec& spec, PlanPhases phases) {
+void plan_attention(const StepContext& context, const StepInputs& inputs, const ModelSpec& spec,
+                    PlanPhases phases) {
   QUIRE_CHECK(inputs.groups.size() == spec.groups.size(), "inputs={} groups={}", inputs.groups.size(),
               spec.groups.size());
   for (std::size_t g = 0; g < spec.groups.size(); ++g) {
@@ -48,22 +49,26 @@ void plan_attention(const StepContext& context, const StepInputs& inputs, const 
       bound.backend->plan(masked(shape, spec.groups[g]), bound.plan, context.stream);
     };
     if (inputs.decode_q > 0) plan(decode_call(static_cast<int>(g)), group.decode);
-    if (phases.extend && inputs.decode_q < inputs.total_q) plan(extend_call(static_cast<int>(g)), group.extend);
+    if (phases.extend && inputs.decode_q < inputs.total_q)
+      plan(extend_call(static_cast<int>(g)), group.extend);
   }
 }
 
-void attend_decode(const Step& step, int group, TensorView q, TensorView out, const KvView& kv, const float* sink) {
+void attend_decode(const Step& step, int group, TensorView q, TensorView out, const KvView& kv,
+                   const float* sink) {
   const std::int64_t rows = step.inputs.decode_q;
   if (rows == 0) return;
   const auto args = attention_args(step.spec, q.rows_slice(0, rows), out.rows_slice(0, rows), kv, sink);
   run_phase(step, decode_call(group), step.inputs.groups[group].decode, step.spec.groups[group], args);
 }
 
-void attend_extend(const Step& step, int group, TensorView q, TensorView out, const KvView& kv, const float* sink) {
+void attend_extend(const Step& step, int group, TensorView q, TensorView out, const KvView& kv,
+                   const float* sink) {
   const std::int64_t begin = step.inputs.decode_q;
   const std::int64_t rows = step.rows() - begin;
   if (rows == 0) return;
-  const auto args = attention_args(step.spec, q.rows_slice(begin, rows), out.rows_slice(begin, rows), kv, sink);
+  const auto args =
+      attention_args(step.spec, q.rows_slice(begin, rows), out.rows_slice(begin, rows), kv, sink);
   run_phase(step, extend_call(group), step.inputs.groups[group].extend, step.spec.groups[group], args);
 }
 

@@ -22,10 +22,13 @@ attention::Args attention_args(const ModelSpec& spec, TensorView q, TensorView o
 struct PlanPhases {
   bool extend = true;
 };
-void plan_attention(const StepContext& context, const StepInputs& inputs, const ModelSpec& spec, PlanPhases phases);
+void plan_attention(const StepContext& context, const StepInputs& inputs, const ModelSpec& spec,
+                    PlanPhases phases);
 
 // Runs one phase of a layer over all rows of the step: it takes its own. q [rows, heads, dim], out likewise.
-void attend_decode(const Step& step, int group, TensorView q, TensorView out, const KvView& kv, const float* sink);
-void attend_extend(const Step& step, int group, TensorView q, TensorView out, const KvView& kv, const float* sink);
+void attend_decode(const Step& step, int group, TensorView q, TensorView out, const KvView& kv,
+                   const float* sink);
+void attend_extend(const Step& step, int group, TensorView q, TensorView out, const KvView& kv,
+                   const float* sink);
 
 }  // namespace quire::model

@@ -8,9 +8,12 @@ namespace {
 
 ops::Activation ops_activation(Activation activation) {
   switch (activation) {
-    case Activation::silu: return ops::Activation::silu;
-    case Activation::gelu_tanh: return ops::Activation::gelu_tanh;
-    case Activation::swiglu_clamped: return ops::Activation::swiglu_clamp;
+    case Activation::silu:
+      return ops::Activation::silu;
+    case Activation::gelu_tanh:
+      return ops::Activation::gelu_tanh;
+    case Activation::swiglu_clamped:
+      return ops::Activation::swiglu_clamp;
   }
   return ops::Activation::silu;
 }
@@ -31,8 +34,8 @@ ops::RouterSpec router_spec(const MoeSpec& moe) {
 }  // namespace
 
 TensorView head_dims(TensorView heads, std::int64_t begin, std::int64_t count) {
-  QUIRE_CHECK(heads.rank == 3 && begin + count <= heads.shape[2], "rank={} begin={} count={} dim={}", heads.rank,
-              begin, count, heads.shape[2]);
+  QUIRE_CHECK(heads.rank == 3 && begin + count <= heads.shape[2], "rank={} begin={} count={} dim={}",
+              heads.rank, begin, count, heads.shape[2]);
   heads.data = static_cast<char*>(heads.data) + begin * static_cast<std::int64_t>(dtype_bytes(heads.dtype));
   heads.shape[2] = count;
   return heads;

@@ -73,10 +73,14 @@ void gather(const Conversion& c, const Reader& read, std::int64_t row_begin, std
 void convert_rows(const Conversion& c, std::int64_t row_begin, std::int64_t row_end) {
   if (c.source == nullptr) return gather(c, DummyReader{c.dummy}, row_begin, row_end);
   switch (c.format) {
-    case WeightFormat::f32: return gather(c, F32Reader{c.source}, row_begin, row_end);
-    case WeightFormat::f16: return gather(c, F16Reader{c.source}, row_begin, row_end);
-    case WeightFormat::bf16: return gather(c, Bf16Reader{c.source}, row_begin, row_end);
-    default: QUIRE_CHECK(false, "format={}", weight_format_info(c.format).name);
+    case WeightFormat::f32:
+      return gather(c, F32Reader{c.source}, row_begin, row_end);
+    case WeightFormat::f16:
+      return gather(c, F16Reader{c.source}, row_begin, row_end);
+    case WeightFormat::bf16:
+      return gather(c, Bf16Reader{c.source}, row_begin, row_end);
+    default:
+      QUIRE_CHECK(false, "format={}", weight_format_info(c.format).name);
   }
 }
 

@@ -13,14 +13,14 @@ namespace quire::model {
 // Dummy weights: element i of a tensor is a function of the seed, the tensor's name and i only, so they do
 // not depend on threads or on how a tensor is laid out in memory.
 struct DummySource {
-  std::uint64_t key = 0;    // of seed and name
+  std::uint64_t key = 0;  // of seed and name
   float centre = 0.0f;
-  float spread = 0.0f;      // uniform in [centre - spread, centre + spread)
+  float spread = 0.0f;  // uniform in [centre - spread, centre + spread)
 };
 
 // target[r * cols + c] = add + source[begin + r * row_step + c * col_step], steps in elements.
 struct Conversion {
-  const std::byte* source = nullptr;   // no alignment needed; null: dummy
+  const std::byte* source = nullptr;        // no alignment needed; null: dummy
   WeightFormat format = WeightFormat::f32;  // f32, f16 or bf16
   DummySource dummy;
   std::int64_t begin = 0;

@@ -1,7 +1,7 @@
 // DeepSeek-V3: latent attention and grouped experts. The cache keeps one row per token, the normed latent and
-// the rotated key part that all heads share. Absorbed form: q_nope goes through kv_b's key half into the space of
-// the latents, attention runs over the cache rows themselves, and its output leaves through kv_b's value half.
-// Below schedule_invariant extend rows take the dense form (mla_extend.h).
+// the rotated key part that all heads share. Absorbed form: q_nope goes through kv_b's key half into the
+// space of the latents, attention runs over the cache rows themselves, and its output leaves through kv_b's
+// value half. Below schedule_invariant extend rows take the dense form (mla_extend.h).
 #include <memory>
 #include <utility>
 
@@ -66,7 +66,8 @@ class DeepseekV3 : public ModelBase {
     ops::Linear down;
     down.x = b.normed;
     down.targets[0] = {w.kv_a, nullptr, kv_row};
-    down.targets[1] = low_rank ? ops::LinearTarget{w.q_a, nullptr, q_low} : ops::LinearTarget{w.q, nullptr, b.q};
+    down.targets[1] =
+        low_rank ? ops::LinearTarget{w.q_a, nullptr, q_low} : ops::LinearTarget{w.q, nullptr, b.q};
     down.target_count = 2;
     step.ops().linear(down, step.stream());
     norm_latent(step, kv_row.cols_slice(0, latent.kv_lora_rank), w.kv_a_norm);
@@ -109,15 +110,17 @@ class DeepseekV3 : public ModelBase {
     const TensorView q_latent = work_.q_latent.rows_slice(0, step.rows()).split_heads(heads);
     const TensorView o_latent = work_.o_latent.rows_slice(0, step.rows()).split_heads(heads);
     const auto first = [rows](TensorView view) { return view.rows_slice(0, rows); };
-    step.ops().head_linear({first(head_dims(q, 0, latent.nope_dim)), w.up_k, first(head_dims(q_latent, 0, latent.kv_lora_rank))},
-                           step.stream());
+    step.ops().head_linear(
+        {first(head_dims(q, 0, latent.nope_dim)), w.up_k, first(head_dims(q_latent, 0, latent.kv_lora_rank))},
+        step.stream());
     step.ops().copy({first(head_dims(q, latent.nope_dim, latent.rope_dim)),
                      first(head_dims(q_latent, latent.kv_lora_rank, latent.rope_dim))},
                     step.stream());
     const int group = spec().layers[layer].group;
     attend_decode(step, group, q_latent, o_latent, kv(layer), nullptr);
     if (!dense_) attend_extend(step, group, q_latent, o_latent, kv(layer), nullptr);
-    step.ops().head_linear({first(o_latent), w.up_v, first(step.b.attended.split_heads(heads))}, step.stream());
+    step.ops().head_linear({first(o_latent), w.up_v, first(step.b.attended.split_heads(heads))},
+                           step.stream());
   }
 
   void attention(const Step& step, int layer) {

@@ -9,7 +9,7 @@
 
 namespace quire::model {
 
-std::unique_ptr<Model> make_llama(const ModelSpec& spec, Weights weights);        // mistral, qwen2, qwen3 too
+std::unique_ptr<Model> make_llama(const ModelSpec& spec, Weights weights);  // mistral, qwen2, qwen3 too
 std::unique_ptr<Model> make_gemma3(const ModelSpec& spec, Weights weights);
 std::unique_ptr<Model> make_gpt_oss(const ModelSpec& spec, Weights weights);
 std::unique_ptr<Model> make_deepseek_v3(const ModelSpec& spec, Weights weights, platform::Device& device,

@@ -28,7 +28,8 @@ class GptOss : public ModelBase {
 }  // namespace
 
 std::unique_ptr<Model> make_gpt_oss(const ModelSpec& spec, Weights weights) {
-  QUIRE_CHECK(spec.swiglu_alpha == 1.702, "the operation's own alpha is 1.702, the spec has {}", spec.swiglu_alpha);
+  QUIRE_CHECK(spec.swiglu_alpha == 1.702, "the operation's own alpha is 1.702, the spec has {}",
+              spec.swiglu_alpha);
   return std::make_unique<GptOss>(spec, std::move(weights));
 }
 

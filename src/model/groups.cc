@@ -98,11 +98,12 @@ ops::OpsLimits ops_limits(const ModelSpec& spec, const ModelLimits& limits, std:
   out.max_rows = std::max(limits.max_total_q, logit_rows);
   if (spec.latent) out.max_rows = std::max<std::int64_t>(out.max_rows, kPrefixChunkTokens);
   out.max_cols = std::max({spec.hidden, spec.intermediate, spec.q_heads * spec.v_dim});
-  if (spec.latent) out.max_cols = std::max({out.max_cols, std::int64_t{spec.latent->q_lora_rank},
-                                            std::int64_t{spec.latent->kv_lora_rank}});
+  if (spec.latent)
+    out.max_cols = std::max(
+        {out.max_cols, std::int64_t{spec.latent->q_lora_rank}, std::int64_t{spec.latent->kv_lora_rank}});
   if (spec.moe) {
-    out.max_cols = std::max({out.max_cols, std::int64_t{spec.moe->intermediate},
-                             std::int64_t{spec.moe->shared_intermediate}});
+    out.max_cols = std::max(
+        {out.max_cols, std::int64_t{spec.moe->intermediate}, std::int64_t{spec.moe->shared_intermediate}});
     out.max_expert_inter = spec.moe->intermediate;
     out.max_top_k = spec.moe->top_k;
   }

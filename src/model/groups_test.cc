@@ -11,7 +11,8 @@
 namespace quire::model {
 namespace {
 
-std::vector<attention::Call> calls_of(const std::string& name, Determinism level, std::vector<KvGroup>& groups) {
+std::vector<attention::Call> calls_of(const std::string& name, Determinism level,
+                                      std::vector<KvGroup>& groups) {
   auto checkpoint = checkpoint::open_checkpoint(quire::testing::golden_dir() + "/models/" + name);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message;
   auto spec = read_spec(**checkpoint);
@@ -32,7 +33,8 @@ std::vector<std::string> names(const std::vector<attention::Call>& calls) {
 class Groups : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(quire::testing::golden_dir() + "/models/gemma3")) GTEST_SKIP() << "no golden data";
+    if (!std::filesystem::exists(quire::testing::golden_dir() + "/models/gemma3"))
+      GTEST_SKIP() << "no golden data";
   }
   std::vector<KvGroup> groups_;
 };
@@ -44,7 +46,8 @@ TEST_F(Groups, Gemma3HasAWindowAndAFullGroup) {
   EXPECT_EQ(groups_[0].mask_width, 48);
   EXPECT_EQ(groups_[0].layers.size(), 5u);
   EXPECT_EQ(groups_[1].name, "full");
-  EXPECT_EQ(names(calls), (std::vector<std::string>{"window.decode", "window.extend", "full.decode", "full.extend"}));
+  EXPECT_EQ(names(calls),
+            (std::vector<std::string>{"window.decode", "window.extend", "full.decode", "full.extend"}));
   EXPECT_EQ(calls[0].problem.mask, attention::MaskKind::window);
   EXPECT_EQ(calls[0].layers, 5);
   EXPECT_EQ(calls[3].problem.phase, attention::Phase::extend);

@@ -1,5 +1,5 @@
-// Llama, and what differs from it by flags of the spec only: Mistral (windows), Qwen2 (biases), Qwen3 (q and k
-// norms).
+// Llama, and what differs from it by flags of the spec only: Mistral (windows), Qwen2 (biases), Qwen3 (q and
+// k norms).
 #include <utility>
 
 #include "model/families.h"

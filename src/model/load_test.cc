@@ -67,7 +67,8 @@ TEST(Load, NamesExtraTensors) {
   NEEDS_GOLDEN("llama");
   const EditedFolder folder("llama", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1");
   const std::string message = refusal(folder.path());
-  EXPECT_NE(message.find("9 tensors are not part of this architecture: model.layers.1."), std::string::npos) << message;
+  EXPECT_NE(message.find("9 tensors are not part of this architecture: model.layers.1."), std::string::npos)
+      << message;
 }
 
 TEST(Load, NamesWrongShapes) {

@@ -20,7 +20,8 @@ void copy(const Step& step, TensorView from, TensorView to) {
 
 // One row seen by every head.
 TensorView repeated(TensorView rows, std::int64_t heads) {
-  return TensorView{rows.data, rows.dtype, 3, {rows.shape[0], heads, rows.shape[1], 1}, {rows.stride[0], 0, 1, 0}};
+  return TensorView{
+      rows.data, rows.dtype, 3, {rows.shape[0], heads, rows.shape[1], 1}, {rows.stride[0], 0, 1, 0}};
 }
 
 KvView dense_view(TensorView keys, TensorView values) {
@@ -142,8 +143,9 @@ void MlaExtend::begin_step(const StepContext& context, const StepInputs& inputs)
   const auto staged = [&](auto* device) {
     return reinterpret_cast<decltype(device)>(reinterpret_cast<std::byte*>(device) + shift);
   };
-  Arrays host{staged(work_.arrays.own_offset), staged(work_.arrays.entry_offset), staged(work_.arrays.own_len),
-              staged(work_.arrays.key_begin), staged(work_.arrays.key_end), staged(work_.arrays.key_count)};
+  Arrays host{staged(work_.arrays.own_offset), staged(work_.arrays.entry_offset),
+              staged(work_.arrays.own_len),    staged(work_.arrays.key_begin),
+              staged(work_.arrays.key_end),    staged(work_.arrays.key_count)};
   std::int64_t offset = 0;
   for (std::size_t s = 0; s < inputs.extend_q_len.size(); ++s) {
     host.own_offset[s] = offset;
@@ -177,7 +179,8 @@ void MlaExtend::run_own(const Step& step, const MlaExtendArgs& args) {
   shape.block_table = nullptr;
   shape.mask = attention::MaskKind::causal;
   const BoundCall& call = step.context.calls[kOwnCall];
-  attention::Args run = attention_args(spec_, args.q, args.out, expand(step, args.latent, *args.kv_b), nullptr);
+  attention::Args run =
+      attention_args(spec_, args.q, args.out, expand(step, args.latent, *args.kv_b), nullptr);
   run.lse = work_.lse;
   call.backend->plan(shape, call.plan, step.stream());
   call.backend->run(shape, run, call.plan, step.stream());

@@ -23,11 +23,11 @@ bool uses_dense_extend(const ModelSpec& spec, Determinism level);
 
 // One layer's inputs: the extend rows of the step only.
 struct MlaExtendArgs {
-  TensorView q;                      // [rows, heads, nope + rope], rotated
-  TensorView latent;                 // [rows, latent + rope], normed and rotated: the cache rows
+  TensorView q;       // [rows, heads, nope + rope], rotated
+  TensorView latent;  // [rows, latent + rope], normed and rotated: the cache rows
   const WeightView* kv_b = nullptr;
   KvView kv;
-  TensorView out;                    // [rows, heads, v], dense
+  TensorView out;  // [rows, heads, v], dense
 };
 
 class MlaExtend {
@@ -54,10 +54,10 @@ class MlaExtend {
   };
   // The step's plan as arrays, at the same offsets in staging and on the device.
   struct Arrays {
-    std::int64_t* own_offset = nullptr;   // [batch] first token of a sequence's own keys
-    std::int64_t* entry_offset = nullptr; // [entries] first row of a stretch in the gathered chunk
-    std::int32_t* own_len = nullptr;      // [batch]
-    std::int32_t* key_begin = nullptr;    // [entries]
+    std::int64_t* own_offset = nullptr;    // [batch] first token of a sequence's own keys
+    std::int64_t* entry_offset = nullptr;  // [entries] first row of a stretch in the gathered chunk
+    std::int32_t* own_len = nullptr;       // [batch]
+    std::int32_t* key_begin = nullptr;     // [entries]
     std::int32_t* key_end = nullptr;
     std::int32_t* key_count = nullptr;
   };
@@ -67,11 +67,11 @@ class MlaExtend {
   };
   struct Work {
     Arrays arrays;
-    TensorView prefix;      // [chunk, latent + rope]
-    TensorView expanded;    // [rows, heads * (nope + v)]
-    TensorView keys;        // [rows, heads * (nope + rope)]
-    TensorView part_out;    // [max_total_q, heads * v]
-    float* lse = nullptr;       // [max_total_q, heads]
+    TensorView prefix;     // [chunk, latent + rope]
+    TensorView expanded;   // [rows, heads * (nope + v)]
+    TensorView keys;       // [rows, heads * (nope + rope)]
+    TensorView part_out;   // [max_total_q, heads * v]
+    float* lse = nullptr;  // [max_total_q, heads]
     float* part_lse = nullptr;
   };
 

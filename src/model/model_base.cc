@@ -30,14 +30,15 @@ Buffers Buffers::plan(Region& region, const ModelSpec& spec, std::int64_t rows) 
     b.expert = region.take_array<std::int32_t>(rows * spec.moe->top_k);
     b.expert_weight = region.take_array<float>(rows * spec.moe->top_k);
   }
-  for (const RopeSpec& rope : spec.ropes) b.cos_sin.push_back(region.take_array<float>(rows * rope.rotary_dim));
+  for (const RopeSpec& rope : spec.ropes)
+    b.cos_sin.push_back(region.take_array<float>(rows * rope.rotary_dim));
   return b;
 }
 
 Buffers Buffers::first_rows(std::int64_t rows) const {
   Buffers b = *this;
-  for (TensorView* view : {&b.residual, &b.normed, &b.branch, &b.q, &b.k, &b.v, &b.attended, &b.gate, &b.up, &b.shared,
-                           &b.router})
+  for (TensorView* view : {&b.residual, &b.normed, &b.branch, &b.q, &b.k, &b.v, &b.attended, &b.gate, &b.up,
+                           &b.shared, &b.router})
     if (view->data != nullptr) *view = view->rows_slice(0, rows);
   return b;
 }
@@ -90,8 +91,8 @@ void ModelBase::rope_angles(const StepContext& context, const StepInputs& inputs
 }
 
 void ModelBase::forward(const StepContext& context, const StepInputs& inputs, TensorView hidden) {
-  QUIRE_CHECK(inputs.total_q <= max_total_q_ && hidden.rows() == inputs.total_q, "total_q={} max={} hidden={}",
-              inputs.total_q, max_total_q_, hidden.rows());
+  QUIRE_CHECK(inputs.total_q <= max_total_q_ && hidden.rows() == inputs.total_q,
+              "total_q={} max={} hidden={}", inputs.total_q, max_total_q_, hidden.rows());
   const Step step{context, inputs, spec_, buffers_.first_rows(inputs.total_q)};
   plan_attention(context, inputs, spec_, planned());
   begin_step(context, inputs);

@@ -31,7 +31,8 @@ class Offenders {
   std::string text(std::string_view singular, std::string_view plural) const {
     std::string names = joined(first_, ", ");
     if (count_ > kNamed) names += fmt::format(" and {} more", count_ - kNamed);
-    return count_ == 1 ? fmt::format("{}: {}", singular, names) : fmt::format("{} {}: {}", count_, plural, names);
+    return count_ == 1 ? fmt::format("{}: {}", singular, names)
+                       : fmt::format("{} {}: {}", count_, plural, names);
   }
 
  private:
@@ -47,14 +48,16 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 
 std::string usable_types(const ops::Ops& ops) {
   std::vector<std::string> names;
-  for (const ops::LinearFormat& line : ops.linear_formats()) names.emplace_back(weight_format_info(line.format).name);
+  for (const ops::LinearFormat& line : ops.linear_formats())
+    names.emplace_back(weight_format_info(line.format).name);
   return joined(names, ", ");
 }
 
 bool usable_type(const ModelSpec& spec, const ExpectedWeight& expected, const checkpoint::TensorInfo& tensor,
                  const ops::Ops& ops) {
   if (!tensor.format) return false;
-  if (expected.shape.size() != 2 || spec.source == checkpoint::Source::huggingface) return is_plain(*tensor.format);
+  if (expected.shape.size() != 2 || spec.source == checkpoint::Source::huggingface)
+    return is_plain(*tensor.format);
   return find_linear_format(ops, *tensor.format) != nullptr &&
          expected.shape.back() % weight_format_info(*tensor.format).block_elements == 0;
 }
@@ -65,7 +68,8 @@ struct Findings {
 
 Status report(const Findings& findings, const checkpoint::Checkpoint& checkpoint, const ops::Ops& ops) {
   std::vector<std::string> lines;
-  if (findings.missing.any()) lines.push_back(findings.missing.text("a tensor is missing", "tensors are missing"));
+  if (findings.missing.any())
+    lines.push_back(findings.missing.text("a tensor is missing", "tensors are missing"));
   if (findings.extra.any())
     lines.push_back(findings.extra.text("a tensor is not part of this architecture",
                                         "tensors are not part of this architecture"));
@@ -103,8 +107,10 @@ Result<FoundTensors> check_tensors(const ModelSpec& spec, const checkpoint::Chec
                                    const ops::Ops& ops, const LoadOptions& options) {
   FoundTensors found;
   if (!options.dummy && !checkpoint.has_weights())
-    return bad_input(fmt::format("{} holds no weights: give a folder with safetensors files, or use "
-                                 "--load-format dummy", checkpoint.path()));
+    return bad_input(
+        fmt::format("{} holds no weights: give a folder with safetensors files, or use "
+                    "--load-format dummy",
+                    checkpoint.path()));
   Findings findings;
   std::unordered_set<std::string> names;
   for (ExpectedWeight& expected : expected_weights(spec)) {
@@ -125,7 +131,8 @@ Result<FoundTensors> check_tensors(const ModelSpec& spec, const checkpoint::Chec
   }
   if (!options.dummy) {
     for (const checkpoint::TensorInfo& tensor : checkpoint.tensors())
-      if (!names.contains(tensor.name) && !is_ignored_tensor(spec, tensor.name)) findings.extra.add(tensor.name);
+      if (!names.contains(tensor.name) && !is_ignored_tensor(spec, tensor.name))
+        findings.extra.add(tensor.name);
     QUIRE_TRY_STATUS(report(findings, checkpoint, ops));
   }
   return found;

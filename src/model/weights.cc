@@ -28,8 +28,10 @@ bool is_norm(WeightId id) {
     case WeightId::q_norm:
     case WeightId::k_norm:
     case WeightId::q_a_norm:
-    case WeightId::kv_a_norm: return true;
-    default: return false;
+    case WeightId::kv_a_norm:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -77,14 +79,16 @@ class Binder {
   MlpWeights mlp(WeightId gate, WeightId up, WeightId down, std::int32_t layer);
   WeightView expert_stack(WeightId id, std::int32_t layer);
   void stacked_experts(std::int32_t layer, LayerWeights& weights);
-  const float* strided_vector(const FoundTensor& entry, std::int64_t rows, std::int64_t cols, std::int64_t begin,
+  const float* strided_vector(const FoundTensor& entry, std::int64_t rows, std::int64_t cols,
+                              std::int64_t begin, std::int64_t step);
+  WeightView transposed_stack(const FoundTensor& entry, std::int64_t rows, std::int64_t begin,
                               std::int64_t step);
-  WeightView transposed_stack(const FoundTensor& entry, std::int64_t rows, std::int64_t begin, std::int64_t step);
   void latent_heads(std::int32_t layer, LayerWeights& weights);
   LayerWeights layer(std::int32_t number);
 
   WeightView f32_view(float* data, std::int64_t rows, std::int64_t cols, std::int64_t experts) const {
-    return WeightView{data, WeightFormat::f32, rows, cols, cols * 4, experts, experts > 1 ? rows * cols * 4 : 0};
+    return WeightView{
+        data, WeightFormat::f32, rows, cols, cols * 4, experts, experts > 1 ? rows * cols * 4 : 0};
   }
 
   const ModelSpec& spec_;
@@ -119,7 +123,8 @@ bool Binder::stays_mapped(const FoundTensor& entry) const {
 DummySource Binder::dummy_source(const ExpectedWeight& expected, bool fold) const {
   DummySource dummy;
   std::uint64_t hash = 0xcbf29ce484222325ull ^ options_.dummy_seed;  // FNV-1a
-  for (const char letter : expected.name) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3ull;
+  for (const char letter : expected.name)
+    hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3ull;
   dummy.key = hash;
   if (is_norm(expected.id)) {
     dummy.centre = fold ? 0.0f : 1.0f;
@@ -205,7 +210,8 @@ WeightView Binder::transposed_stack(const FoundTensor& entry, std::int64_t rows,
   const std::int64_t out = entry.expected.shape[2];
   float* target = region_.take_array<float>(experts * rows * in);
   for (std::int64_t e = 0; e < experts; ++e) {
-    const Slice slice{.begin = e * in * out + begin, .row_step = step, .col_step = out, .rows = rows, .cols = in};
+    const Slice slice{
+        .begin = e * in * out + begin, .row_step = step, .col_step = out, .rows = rows, .cols = in};
     convert(entry, slice, target + e * rows * in);
   }
   if (entry.tensor != nullptr && *entry.tensor->format != WeightFormat::f32) ++expanded_matrices_;
@@ -246,7 +252,10 @@ void Binder::latent_heads(std::int32_t layer, LayerWeights& weights) {
   const std::int64_t head_rows = latent.nope_dim + latent.v_dim;
   float* target = region_.take_array<float>(heads * rank * latent.nope_dim);
   for (std::int64_t h = 0; h < heads; ++h) {
-    const Slice slice{.begin = h * head_rows * rank, .row_step = 1, .col_step = rank, .rows = rank,
+    const Slice slice{.begin = h * head_rows * rank,
+                      .row_step = 1,
+                      .col_step = rank,
+                      .rows = rank,
                       .cols = latent.nope_dim};
     convert(*entry, slice, target + h * rank * latent.nope_dim);
   }
@@ -298,7 +307,8 @@ Weights Binder::bind() {
   weights.embed = matrix(WeightId::embed);
   weights.lm_head = spec_.tied ? weights.embed : matrix(WeightId::lm_head);
   weights.final_norm = vector(WeightId::final_norm);
-  for (std::size_t i = 0; i < spec_.layers.size(); ++i) weights.layers.push_back(layer(static_cast<std::int32_t>(i)));
+  for (std::size_t i = 0; i < spec_.layers.size(); ++i)
+    weights.layers.push_back(layer(static_cast<std::int32_t>(i)));
   for (const RopeSpec& rope : spec_.ropes)
     weights.inv_freq.push_back(region_.take_array<float>(rope.rotary_dim / 2));
   return weights;
@@ -314,8 +324,8 @@ void write_inv_freq(const ModelSpec& spec, const Weights& weights) {
 
 }  // namespace
 
-Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint, const ops::Ops& ops,
-                                const LoadOptions& options) {
+Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
+                                const ops::Ops& ops, const LoadOptions& options) {
   QUIRE_TRY(found, check_tensors(spec, checkpoint, ops, options));
   Region measure(nullptr);
   Binder binder(spec, found, ops, options, measure);
@@ -326,13 +336,14 @@ Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpo
   for (const auto& [key, entry] : found) plan.parameters += elements(entry.expected.shape);
   if (options.dummy) plan.notes.push_back(fmt::format("random f32 weights, seed {}", options.dummy_seed));
   if (binder.expanded_matrices() > 0)
-    plan.notes.push_back(fmt::format("{} 16-bit matrices are expanded to f32 at load: {} has no exact 16-bit product",
-                                     binder.expanded_matrices(), ops.name()));
+    plan.notes.push_back(
+        fmt::format("{} 16-bit matrices are expanded to f32 at load: {} has no exact 16-bit product",
+                    binder.expanded_matrices(), ops.name()));
   return plan;
 }
 
-Result<Weights> load_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint, const ops::Ops& ops,
-                             platform::Device& device, const LoadOptions& options) {
+Result<Weights> load_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
+                             const ops::Ops& ops, platform::Device& device, const LoadOptions& options) {
   QUIRE_TRY(found, check_tensors(spec, checkpoint, ops, options));
   Region measure(nullptr);
   Binder(spec, found, ops, options, measure).bind();

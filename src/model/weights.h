@@ -34,19 +34,19 @@ struct LayerWeights {
   const float* k_bias = nullptr;
   const float* v_bias = nullptr;
   const float* o_bias = nullptr;
-  const float* q_norm = nullptr;     // [qk_dim]
+  const float* q_norm = nullptr;  // [qk_dim]
   const float* k_norm = nullptr;
-  const float* sinks = nullptr;      // [q_heads]
+  const float* sinks = nullptr;  // [q_heads]
 
-  WeightView q_a, q_b, kv_a, kv_b;   // latent attention; kv_b [heads * (nope + v), latent]
+  WeightView q_a, q_b, kv_a, kv_b;  // latent attention; kv_b [heads * (nope + v), latent]
   const float* q_a_norm = nullptr;
   const float* kv_a_norm = nullptr;
-  WeightView up_k;                   // per head [latent, nope]: q_nope into the space of the latents
-  WeightView up_v;                   // per head [v, latent]: a view of kv_b
+  WeightView up_k;  // per head [latent, nope]: q_nope into the space of the latents
+  WeightView up_v;  // per head [v, latent]: a view of kv_b
 
   MlpWeights mlp;
-  MlpWeights shared;                 // one for every token, next to the experts
-  MlpWeights experts;                // stacked
+  MlpWeights shared;                         // one for every token, next to the experts
+  MlpWeights experts;                        // stacked
   const float* experts_gate_bias = nullptr;  // [experts, intermediate]
   const float* experts_up_bias = nullptr;
   const float* experts_down_bias = nullptr;  // [experts, hidden]
@@ -59,14 +59,14 @@ struct Weights {
   WeightView embed;
   WeightView lm_head;
   const float* final_norm = nullptr;
-  std::vector<float*> inv_freq;        // of every rope of the spec
+  std::vector<float*> inv_freq;  // of every rope of the spec
   std::vector<LayerWeights> layers;
   std::unique_ptr<platform::Buffer> memory;  // what is private
 };
 
 // Checks as plan_weights() does, allocates once and converts with all cores. The CPU's device memory is
 // written directly; what stays mapped borrows from the checkpoint.
-Result<Weights> load_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint, const ops::Ops& ops,
-                             platform::Device& device, const LoadOptions& options);
+Result<Weights> load_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
+                             const ops::Ops& ops, platform::Device& device, const LoadOptions& options);
 
 }  // namespace quire::model

@@ -13,6 +13,15 @@ namespace quire::model::testing {
 namespace {
 
 constexpr int kThreads = 2;
+const float kScale = 1.0f;  // of fp8 caches
+
+KvFormat kv_format(DType type) {
+  KvFormat format;
+  format.k_type = type;
+  format.v_type = type;
+  if (type == DType::fp8_e4m3) format.scale = KvScaleKind::tensor;
+  return format;
+}
 
 }  // namespace
 
@@ -40,17 +49,15 @@ Result<std::unique_ptr<Harness>> Harness::open(const std::string& path, const Ha
 }
 
 Status Harness::bind_attention(const HarnessOptions& options) {
-  KvFormat format;
-  format.k_type = options.kv_type;
-  format.v_type = options.kv_type;
+  const KvFormat format = kv_format(options.kv_type);
   const std::vector<KvFormat> formats(spec_.groups.size(), format);
   const platform::DeviceInfo& info = device_->info();
   attention::Wish wish;
   wish.all = options.backend;
   wish.page_size = options.page_size;
   QUIRE_TRY(selection, attention::select(attention::backends(info.kind),
-                                         attention_calls(spec_, info, DType::f32, formats, options.level), wish,
-                                         info.page_order));
+                                         attention_calls(spec_, info, DType::f32, formats, options.level),
+                                         wish, info.page_order));
   selection_ = selection;
   attention::Limits limits;
   limits.max_batch = options.max_batch;
@@ -72,9 +79,8 @@ Status Harness::bind_attention(const HarnessOptions& options) {
 Status Harness::make_caches(const HarnessOptions& options) {
   std::mt19937 random(7);
   std::vector<std::vector<KvView>> views;
-  KvFormat format;
-  format.k_type = options.kv_type;
-  format.v_type = options.kv_type;
+  const KvFormat format = kv_format(options.kv_type);
+  const float* scale = format.scale == KvScaleKind::tensor ? &kScale : nullptr;
   table_stride_ = (options.max_context + options.page_size - 1) / options.page_size;
   const std::int64_t pages = 1 + options.max_batch * table_stride_;
   for (const KvGroup& declared : kv_groups(spec_)) {
@@ -83,7 +89,7 @@ Status Harness::make_caches(const HarnessOptions& options) {
     std::memset(arena->data(), 0xff, arena->bytes());  // NaN in every format
     std::vector<KvView> group_views;
     for (std::size_t i = 0; i < declared.layers.size(); ++i)
-      group_views.push_back(layout.view(arena->data(), static_cast<int>(i), nullptr, nullptr));
+      group_views.push_back(layout.view(arena->data(), static_cast<int>(i), scale, scale));
     views.push_back(std::move(group_views));
     Group group{layout, std::move(arena), std::vector<std::uint32_t>(options.max_batch * table_stride_), {}};
     std::iota(group.table.begin(), group.table.end(), 1u);
@@ -170,7 +176,8 @@ std::vector<float> Harness::step(const std::vector<Chunk>& chunks) {
   const auto rows_of = [&](const Group& group, const Phase& phase) {
     std::vector<std::uint32_t> rows;
     for (const std::uint32_t s : phase.sequences)
-      rows.insert(rows.end(), group.table.begin() + s * table_stride_, group.table.begin() + (s + 1) * table_stride_);
+      rows.insert(rows.end(), group.table.begin() + s * table_stride_,
+                  group.table.begin() + (s + 1) * table_stride_);
     return rows;
   };
   for (const Group& group : groups_) {

@@ -17,11 +17,11 @@
 namespace quire::model::testing {
 
 struct HarnessOptions {
-  std::string backend;                    // attention row for every call; empty: the table's first that fits
+  std::string backend;  // attention row for every call; empty: the table's first that fits
   int page_size = 16;
   DType kv_type = DType::f32;
   Determinism level = Determinism::schedule_invariant;
-  std::int32_t max_rows = 640;            // token rows of a step
+  std::int32_t max_rows = 640;  // token rows of a step
   std::int32_t max_context = 640;
   std::int32_t max_batch = 4;
   LoadOptions load;
@@ -29,7 +29,7 @@ struct HarnessOptions {
 
 // Tokens appended to a sequence by a step.
 struct Chunk {
-  int sequence = 0;                       // below max_batch
+  int sequence = 0;  // below max_batch
   std::vector<std::int32_t> tokens;
 };
 
@@ -79,7 +79,7 @@ class Harness {
   std::unique_ptr<Model> model_;
   ModelLimits limits_;
   std::int64_t table_stride_ = 0;
-  std::vector<std::int32_t> lengths_;      // of every sequence
+  std::vector<std::int32_t> lengths_;  // of every sequence
   std::vector<std::int32_t> tokens_, positions_;
   float* hidden_ = nullptr;
   float* logits_ = nullptr;
