@@ -1,0 +1,113 @@
+#include "engine/bench_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/engine_impl.h"
+
+namespace quire::engine {
+namespace {
+
+constexpr std::int32_t kWarmSteps = 3;
+
+double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+Status check(const BenchStepRequest& request) {
+  if (request.batches.empty() || request.contexts.empty() || request.steps < 1)
+    return bad_input("bench step needs at least one batch size, one context and one step");
+  for (const std::int32_t batch : request.batches)
+    if (batch < 1) return bad_input(fmt::format("batch size {} is below 1", batch));
+  for (const std::int32_t context : request.contexts)
+    if (context < 2) return bad_input(fmt::format("context {} is below 2 tokens", context));
+  return {};
+}
+
+// Steps until every sequence decodes; the last outputs are taken in.
+void run_prompts(EngineImpl& engine, std::int32_t batch, std::vector<Output>& outputs) {
+  engine.pretend_prefill(true);
+  std::int32_t begun = 0;
+  std::vector<bool> seen;
+  while (begun < batch) {
+    outputs.clear();
+    QUIRE_CHECK(engine.step(outputs), "{} of {} sequences decode and nothing is left to do", begun, batch);
+    for (const Output& output : outputs) {
+      if (seen.size() <= output.id) seen.resize(output.id + 1);
+      if (!seen[output.id]) ++begun;
+      seen[output.id] = true;
+    }
+  }
+  engine.pretend_prefill(false);
+}
+
+Result<BenchStepCell> measure(EngineImpl& engine, const BenchStepRequest& request, std::int32_t batch,
+                              std::int32_t context) {
+  const std::int32_t ahead = kWarmSteps + request.steps;
+  std::vector<RequestId> ids;
+  for (std::int32_t b = 0; b < batch; ++b) {
+    Request one;
+    one.prompt.assign(static_cast<std::size_t>(context - 1), 1);
+    one.max_tokens = 2 * ahead + batch * 4;
+    QUIRE_TRY(id, engine.submit(std::move(one)));
+    ids.push_back(id);
+  }
+  std::vector<Output> outputs;
+  run_prompts(engine, batch, outputs);
+  for (std::int32_t s = 0; s < kWarmSteps; ++s) {
+    engine.recycle(outputs);
+    engine.step(outputs);
+  }
+  const EngineStats before = engine.stats();
+  std::vector<double> times;
+  const Clock::time_point begin = Clock::now();
+  Clock::time_point last = begin;
+  for (std::int32_t s = 0; s < request.steps; ++s) {
+    engine.recycle(outputs);
+    engine.step(outputs);
+    const Clock::time_point now = Clock::now();
+    times.push_back(seconds(now - last));
+    last = now;
+  }
+  const double wall = seconds(last - begin);
+  const EngineStats after = engine.stats();
+  for (const RequestId id : ids) engine.cancel(id);
+  for (outputs.clear(); engine.step(outputs);) outputs.clear();
+
+  BenchStepCell cell;
+  cell.batch = batch;
+  cell.context = context;
+  std::nth_element(times.begin(), times.begin() + request.steps / 2, times.end());
+  const double median = times[static_cast<std::size_t>(request.steps / 2)];
+  cell.ms = median * 1e3;
+  cell.tokens_s = batch / median;
+  const double bytes = static_cast<double>(engine.weight_bytes()) +
+                       static_cast<double>(engine.kv_bytes_per_token()) * batch * context;
+  if (request.read_bytes_s > 0.0) cell.fraction = bytes / request.read_bytes_s / median;
+  cell.host_us = (after.host_step_s - before.host_step_s) / request.steps * 1e6;
+  cell.gpu_idle_fraction = std::clamp(1.0 - (after.device_busy_s - before.device_busy_s) / wall, 0.0, 1.0);
+  return cell;
+}
+
+}  // namespace
+
+Result<std::vector<BenchStepCell>> bench_step(const std::string& model, Options options,
+                                              const BenchStepRequest& request) {
+  QUIRE_TRY_STATUS(check(request));
+  const std::int32_t batch = *std::max_element(request.batches.begin(), request.batches.end());
+  if (options.max_running == 0) options.max_running = batch;
+  if (options.max_running < batch)
+    return bad_input(fmt::format("a batch of {0} needs {0} running sequences and --max-running is {1}: use "
+                                 "--max-running {0}", batch, options.max_running));
+  QUIRE_TRY(engine, EngineImpl::open(model, options));
+  std::vector<BenchStepCell> cells;
+  for (const std::int32_t context : request.contexts) {
+    for (const std::int32_t size : request.batches) {
+      QUIRE_TRY(cell, measure(*engine, request, size, context));
+      cells.push_back(cell);
+    }
+  }
+  return cells;
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,235 @@
+// How the engine behaves: what a result may not depend on, how requests end, limits, and what is given back.
+#include <cmath>
+#include <random>
+
+#include "engine/golden_case.h"
+
+namespace quire::engine {
+namespace {
+
+using namespace testing;
+
+constexpr std::int64_t kLlamaKvBytes = 2 * 2 * 128 * 2;  // per token: layers, K and V, one head of 128, bf16
+
+class EngineTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    golden_ = read_golden("models/llama");
+    if (golden_.path.empty()) GTEST_SKIP() << "no golden data";
+  }
+  static Options small() {
+    Options options;
+    options.max_context = 256;
+    options.max_running = 6;
+    options.chunk_tokens = 16;
+    options.page_size = 8;
+    options.kv_memory_bytes = 4 << 20;
+    options.threads = 2;
+    return options;
+  }
+  // Requests of every kind: lengths around pages and chunks, greedy and random, scores in between.
+  std::vector<Request> mixed(int count) const {
+    std::vector<Request> requests;
+    std::mt19937 random(7);
+    for (int i = 0; i < count; ++i) {
+      const std::size_t length = 1 + random() % 70;
+      std::vector<std::int32_t> prompt;
+      for (std::size_t t = 0; t < length; ++t) prompt.push_back(static_cast<std::int32_t>(random() % 250));
+      Request request = i % 5 == 4 ? score_request(prompt, 3) : greedy_request(prompt, 1 + i * 7 % 29);
+      if (i % 2 == 1) {
+        request.sampling.temperature = 0.9f;
+        request.sampling.top_p = 0.95f;
+        request.sampling.repetition_penalty = 1.1f;
+        request.sampling.seed = 42;
+        request.sequence_index = static_cast<std::uint64_t>(i);
+      }
+      requests.push_back(std::move(request));
+    }
+    return requests;
+  }
+  Golden golden_;
+};
+
+void expect_same(const std::vector<Answer>& a, const std::vector<Answer>& b, const std::string& what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].tokens, b[i].tokens) << what << " request " << i;
+    EXPECT_EQ(a[i].last.finish, b[i].last.finish) << what << " request " << i;
+    ASSERT_EQ(a[i].scored.size(), b[i].scored.size()) << what << " request " << i;
+    for (std::size_t t = 0; t + 1 < a[i].scored.size(); ++t) {
+      EXPECT_EQ(a[i].scored[t].logprob, b[i].scored[t].logprob) << what << " request " << i << " token " << t;
+      EXPECT_EQ(a[i].scored[t].top, b[i].scored[t].top) << what << " request " << i << " token " << t;
+    }
+  }
+}
+
+// Level schedule_invariant: the bits of a request's scores and all its tokens depend on itself only.
+TEST_F(EngineTest, NothingAroundARequestChangesIt) {
+  const std::vector<Request> requests = mixed(12);
+  std::vector<Answer> alone;
+  {
+    std::unique_ptr<Engine> engine = open_engine(golden_.path, small());
+    ASSERT_NE(engine, nullptr);
+    ASSERT_EQ(engine->info().determinism, "schedule_invariant");
+    for (const Request& request : requests) alone.push_back(run_all(*engine, {request})[0]);
+  }
+  struct Variant {
+    std::string name;
+    void (*change)(Options&);
+  };
+  const Variant variants[] = {
+      {"together", [](Options&) {}},
+      {"eager", [](Options& o) { o.graphs = false; }},
+      {"no overlap", [](Options& o) { o.overlap = false; }},
+      {"eager without overlap", [](Options& o) { o.graphs = o.overlap = false; }},
+      {"page 1", [](Options& o) { o.page_size = 1; }},
+      {"page 64, chunk 5", [](Options& o) { o.page_size = 64, o.chunk_tokens = 5; }},
+      {"chunk 1", [](Options& o) { o.chunk_tokens = 1; }},
+      {"one thread, two running", [](Options& o) { o.threads = 1, o.max_running = 2; }},
+  };
+  for (const Variant& variant : variants) {
+    Options options = small();
+    variant.change(options);
+    std::unique_ptr<Engine> engine = open_engine(golden_.path, options);
+    ASSERT_NE(engine, nullptr) << variant.name;
+    expect_same(run_all(*engine, requests), alone, variant.name);
+    EXPECT_EQ(engine->stats().replayed_steps > 0, options.graphs) << variant.name;
+  }
+}
+
+TEST_F(EngineTest, RetractionChangesNothing) {
+  const std::vector<Request> requests = mixed(12);
+  std::unique_ptr<Engine> roomy = open_engine(golden_.path, small());
+  ASSERT_NE(roomy, nullptr);
+  const std::vector<Answer> expected = run_all(*roomy, requests);
+  EXPECT_EQ(roomy->stats().retractions, 0);
+  Options options = small();
+  options.page_size = 4;
+  // Room for one long request and little more.
+  options.kv_memory_bytes = 120 * kLlamaKvBytes;
+  std::unique_ptr<Engine> tight = open_engine(golden_.path, options);
+  ASSERT_NE(tight, nullptr);
+  expect_same(run_all(*tight, requests), expected, "tight");
+  EXPECT_GT(tight->stats().retractions, 0);
+}
+
+TEST_F(EngineTest, FinishesSayWhy) {
+  std::unique_ptr<Engine> engine = open_engine(golden_.path, small());
+  ASSERT_NE(engine, nullptr);
+  const GoldenCase& c = golden_.cases[1];
+  Request stopping = greedy_request(c.tokens, 12);
+  stopping.stop_tokens = {c.greedy[5]};
+  Request open_ended = greedy_request(c.tokens, 0);
+  const std::vector<Answer> answers = run_all(*engine, {greedy_request(c.tokens, 12), stopping, open_ended});
+  EXPECT_EQ(answers[0].last.finish, Finish::length);
+  EXPECT_EQ(answers[0].last.prompt_tokens, static_cast<std::int32_t>(c.tokens.size()));
+  EXPECT_EQ(answers[0].last.completion_tokens, 12);
+  EXPECT_GT(answers[0].last.first_token_s, 0.0);
+  EXPECT_GE(answers[0].last.finish_s, answers[0].last.first_token_s);
+  EXPECT_EQ(answers[1].last.finish, Finish::stop);
+  const auto first = std::find(answers[0].tokens.begin(), answers[0].tokens.end(), c.greedy[5]);
+  EXPECT_EQ(answers[1].tokens, std::vector<std::int32_t>(answers[0].tokens.begin(), first));
+  EXPECT_EQ(answers[2].last.finish, Finish::context);
+  EXPECT_EQ(answers[2].last.completion_tokens + answers[2].last.prompt_tokens, 256);
+}
+
+TEST_F(EngineTest, CancelAtAnyMomentGivesEverythingBack) {
+  const std::vector<Request> requests = mixed(8);
+  for (const bool overlap : {true, false}) {
+    Options options = small();
+    options.overlap = overlap;
+    options.max_running = 3;
+    std::unique_ptr<Engine> engine = open_engine(golden_.path, options);
+    ASSERT_NE(engine, nullptr);
+    for (int moment = 0; moment < 24; ++moment) {
+      std::vector<RequestId> ids;
+      for (const Request& request : requests) ids.push_back(submit(*engine, request));
+      std::vector<Output> outputs;
+      for (int s = 0; s < moment; ++s) engine->step(outputs);
+      for (std::size_t i = 0; i < ids.size(); i += 2) engine->cancel(ids[i]);
+      const std::map<RequestId, Answer> answers = drain(*engine);
+      for (const Output& output : outputs)
+        if (output.finish != Finish::none) std::erase(ids, output.id);
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        ASSERT_TRUE(answers.contains(ids[i])) << "moment " << moment;
+        EXPECT_NE(answers.at(ids[i]).last.finish, Finish::none) << "moment " << moment;
+      }
+    }
+  }
+}
+
+TEST_F(EngineTest, TwoEnginesInOneProcess) {
+  const GoldenCase& c = golden_.cases[0];
+  std::unique_ptr<Engine> a = open_engine(golden_.path, small());
+  std::unique_ptr<Engine> b = open_engine(golden_.path, small());
+  ASSERT_TRUE(a != nullptr && b != nullptr);
+  submit(*a, greedy_request(c.tokens, 12));
+  submit(*b, greedy_request(c.tokens, 12));
+  std::vector<Output> from_a, from_b;
+  while (a->step(from_a) | b->step(from_b)) continue;
+  std::vector<std::int32_t> tokens_a, tokens_b;
+  for (const Output& o : from_a) tokens_a.insert(tokens_a.end(), o.tokens.begin(), o.tokens.end());
+  for (const Output& o : from_b) tokens_b.insert(tokens_b.end(), o.tokens.begin(), o.tokens.end());
+  EXPECT_EQ(tokens_a, tokens_b);
+  EXPECT_EQ(tokens_a.size(), 12u);
+}
+
+TEST_F(EngineTest, RequestsThatCannotRunAreRefusedWithNumbers) {
+  Options options = small();
+  std::unique_ptr<Engine> engine = open_engine(golden_.path, options);
+  ASSERT_NE(engine, nullptr);
+  const auto refusal = [&](Request request) {
+    auto id = engine->submit(std::move(request));
+    EXPECT_FALSE(id.ok());
+    return id.ok() ? Error{} : id.error();
+  };
+  EXPECT_EQ(refusal({}).code, Code::bad_input);
+  const Error longer = refusal(greedy_request(std::vector<std::int32_t>(256, 1), 4));
+  EXPECT_EQ(longer.code, Code::bad_input);
+  EXPECT_NE(longer.message.find("256"), std::string::npos) << longer.message;
+  EXPECT_NE(refusal(greedy_request({1, 259}, 4)).message.find("0 to 258"), std::string::npos);
+  Request hot = greedy_request({1}, 4);
+  hot.sampling.temperature = std::nanf("");
+  EXPECT_EQ(refusal(hot).code, Code::bad_input);
+  Request top = score_request({1, 2}, 1000);
+  EXPECT_NE(refusal(top).message.find("128"), std::string::npos);
+  // The whole context may be scored, and one token fewer continued.
+  EXPECT_EQ(run_all(*engine, {score_request(std::vector<std::int32_t>(256, 1))})[0].scored.size(), 256u);
+  EXPECT_EQ(run_all(*engine, {greedy_request(std::vector<std::int32_t>(255, 1), 0)})[0].tokens.size(), 1u);
+}
+
+TEST_F(EngineTest, TinyPoolsRefuseOrServe) {
+  for (const int page : {1, 16, 256}) {
+    for (const std::int64_t memory : {1000, 40000, 300000}) {
+      Options options = small();
+      options.page_size = page;
+      options.kv_memory_bytes = memory;
+      auto engine = Engine::open(golden_.path, options);
+      if (!engine.ok()) {
+        EXPECT_EQ(engine.error().code, Code::no_resources) << engine.error().message;
+        EXPECT_NE(engine.error().message.find("memory"), std::string::npos) << engine.error().message;
+        continue;
+      }
+      const auto capacity = (*engine)->info().kv_capacity_tokens;
+      auto over = (*engine)->submit(greedy_request(std::vector<std::int32_t>(200, 1), 4));
+      if (capacity < 200) {
+        ASSERT_FALSE(over.ok()) << capacity;
+        EXPECT_EQ(over.error().code, Code::no_resources);
+      }
+      const Answer answer = run_all(**engine, {greedy_request({1, 2, 3}, 2)})[0];
+      EXPECT_EQ(answer.tokens.size(), 2u);
+    }
+  }
+}
+
+TEST_F(EngineTest, OptionsAreRefusedNotIgnored) {
+  Options options = small();
+  options.device = "cuda";
+  auto engine = Engine::open(golden_.path, options);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.error().code, Code::bad_input);
+  EXPECT_NE(engine.error().message.find("not in this build"), std::string::npos) << engine.error().message;
+}
+
+}  // namespace
+}  // namespace quire::engine
