@@ -52,21 +52,23 @@ struct Gates {
 };
 
 // Twice the error of the plain float32 computation plus rounding noise: of scores, which grows with their
-// size, and of the result's own type. 2e-6 in the norm holds for scores within 64 and grows beyond; a softcap
-// adds a few roundings of the score, which a row of few keys shows undiluted.
+// size, and of the result's own type. 2e-6 in the norm holds for scores within 64; beyond, a rounding of the
+// score itself is more. A softcap adds a few roundings, which a row of few keys shows undiluted.
 Gates gates_of(const Logical& l, const Expected& expected, const Expected& plain) {
   Errors yardstick;
   for (std::size_t i = 0; i < expected.out.size(); ++i) yardstick.add(plain.out[i], expected.out[i]);
   const double stored = l.problem.q_type == DType::f32 ? 0 : roundoff(l.problem.q_type);
-  const double score = l.softcap > 0 ? std::min<double>(plain.score_max, l.softcap) : plain.score_max;
+  // Before the softcap: where the cap is not yet flat, the rounding of a large product passes through it.
+  const double score = plain.score_max;
   Gates gates;
   gates.largest = 2 * yardstick.largest + std::ldexp(4 + score, -23) * plain.value_max +
                   stored * yardstick.expected_largest;
   gates.floor = std::ldexp(plain.value_max, -12);
-  gates.frobenius = 2e-6 * std::max(1.0, score / 64) + stored;
+  gates.frobenius = (score <= 64 ? 2e-6 : std::ldexp(score, -23)) + stored;
   if (l.softcap > 0) {
-    gates.largest += std::ldexp(score, -22) * plain.value_max;
-    gates.frobenius += std::ldexp(score, -22);
+    const double capped = std::min<double>(score, l.softcap);
+    gates.largest += std::ldexp(capped, -22) * plain.value_max;
+    gates.frobenius += std::ldexp(capped, -22);
   }
   if (score > 16) gates.frobenius = std::max(gates.frobenius, 2 * yardstick.frobenius(gates.floor));
   return gates;
