@@ -168,17 +168,20 @@ void Block::fetch(const TileKeys& keys) const {
 void Block::prepare_args() {
   const Args& args = *c_.args;
   for (std::int32_t r = 0; r < unit_.rows; ++r) views_[r] = row_view(*c_.shape, unit_.sequence, unit_.row + r);
-  const float* q = static_cast<const float*>(args.q);
-  for (int m = 0; m < rows_; ++m) q_[m] = q + step_row(m) * args.q_row_stride + head(m) * args.q_head_stride;
+  const bool packed = rows_ > kFewRows;
+  for (int m = 0; m < rows_; ++m) {
+    const float* q = static_cast<const float*>(args.q) + step_row(m) * args.q_row_stride + head(m) * args.q_head_stride;
+    float* ordered = scratch_.q + std::int64_t{m} * g_.qk_dim;
+    c_.kernels->order_q[g_.element](q, g_.qk_dim, packed ? nullptr : ordered, packed ? ordered : nullptr);
+    q_[m] = ordered;
+  }
   tile_.rows = rows_;
   tile_.qk_dim = g_.qk_dim;
   tile_.v_dim = g_.v_dim;
   tile_.acc_stride = g_.acc_stride;
-  tile_.packed = rows_ > kFewRows;
-  tile_.q = q_;
-  tile_.q_packed = scratch_.q_packed;
-  if (tile_.packed)
-    for (int m = 0; m < rows_; ++m) c_.kernels->pack_q(q_[m], g_.qk_dim, scratch_.q_packed + m * g_.qk_dim);
+  tile_.packed = packed;
+  tile_.q_lanes = q_;
+  tile_.q_packed = scratch_.q;
   tile_.scale = args.scale * args.q_descale * c_.kernels->unit[g_.element];
   if (args.kv.format.scale == KvScaleKind::tensor) tile_.scale *= args.kv.k_scale[0];
   if (args.kv.format.scale == KvScaleKind::layer_head) tile_.scale *= args.kv.k_scale[kv_head_];
@@ -260,7 +263,7 @@ void Block::write_row(int m, float max, float sum, const float* acc) const {
   double value = c_.kernels->unit[g_.element];
   if (args.kv.format.scale == KvScaleKind::tensor) value *= args.kv.v_scale[0];
   if (args.kv.format.scale == KvScaleKind::layer_head) value *= args.kv.v_scale[kv_head_];
-  c_.kernels->write(out, acc, static_cast<float>(value / whole), g_.v_dim);
+  c_.kernels->write[g_.element](out, acc, static_cast<float>(value / whole), g_.v_dim);
   if (lse != nullptr) *lse = static_cast<float>(max + std::log(static_cast<double>(sum)));
 }
 

@@ -31,7 +31,7 @@ enum KvElement : int { kF32 = 0, kBf16 = 1, kF16 = 2, kFp8 = 3, kKvElements = 4 
 // One tile against one block of rows. Rows are (query row, head) pairs that share a KV head.
 struct TileArgs {
   int rows = 0;
-  int qk_dim = 0;                // multiples of 8
+  int qk_dim = 0;                // multiples of 16
   int v_dim = 0;
   int acc_stride = 0;            // v_dim padded to kPanel
   bool packed = false;           // rows > kFewRows; then q_packed, k_pack, v_pack are used
@@ -42,8 +42,8 @@ struct TileArgs {
   const void* const* next_v = nullptr;
   std::uint64_t any = 0;         // union of visible, not 0
   const std::uint64_t* visible = nullptr;   // [rows] bit j: key j of the tile
-  const float* const* q = nullptr;          // [rows] -> [qk_dim]
-  const float* q_packed = nullptr;          // [rows, qk_dim], dims in chain order (Kernels::pack_q)
+  const float* const* q_lanes = nullptr;    // [rows] -> [qk_dim] in lane order; not packed
+  const float* q_packed = nullptr;          // [rows, qk_dim] in chain order; packed
   const float* k_scale = nullptr;           // [kTileKeys] or null
   const float* v_scale = nullptr;
   float scale = 1.0f;            // of a score, static K scale included
@@ -60,17 +60,18 @@ struct TileArgs {
   float* v_pack = nullptr;       // kTileKeys * acc_stride
 };
 
+// One entry per element type where the order of dims depends on it: what a vector of 8 lanes holds (lane
+// order), and that again chain by chain (chain order). The sums of values are in lane order throughout.
 struct Kernels {
-  using Tile = void (*)(const TileArgs& args);
-  Tile tile[kKvElements];
+  void (*tile[kKvElements])(const TileArgs& args);
+  // Orders a query row for tile, either target may be null.
+  void (*order_q[kKvElements])(const float* q, int dim, float* lanes, float* chains);
+  // out [dim] = acc * factor, back in the order of the dims.
+  void (*write[kKvElements])(float* out, const float* acc, float factor, int dim);
   // What a stored element is times this to give its value (fp8 is read as a scaled half).
   float unit[kKvElements];
-  // q [dim] -> chain order: element c * (dim / 8) + t is dim 8 t + c.
-  void (*pack_q)(const float* q, int dim, float* packed);
   // Joins a later part into an earlier one: (max, sum, acc) <- both. Either may have seen no key.
   void (*fold)(float* max, float* sum, float* acc, float part_max, float part_sum, const float* part_acc, int dim);
-  // out[i] = acc[i] * factor.
-  void (*write)(float* out, const float* acc, float factor, int dim);
 };
 
 const Kernels& kernels_portable();

@@ -2,13 +2,20 @@
 // that instruction set:
 //   F8    8 lanes: load, store, zero, fma, add, mul; transpose8 and sum8 over 8 of them
 //   F     kLanes lanes: the same and set, sub, max, div, select by mask bits, ...
-//   load8<KvElement>(row, t): elements [8t, 8t + 8) of a cache row as F8
+//   load16<KvElement>(row, u, &a, &b): dims [16u, 16u + 16) of a cache row, in lane order (dim_of)
 // No std:: here: an inline function of the library compiled with these flags must not become the
 // program's only copy.
 
 constexpr float kLowest = -3.4e38f;
 constexpr int kPanelWidth = 2 * kLanes;
 static_assert(kPanelWidth <= kPanel && kTileKeys % kPanelWidth == 0);
+
+// The dim in lane c of vector t of a row. Two bf16 share a word: its halves are the lanes of two vectors,
+// a shift and a mask apart, which is cheaper than spreading eight of them over one.
+template <KvElement E>
+constexpr int dim_of(int t, int c) {
+  return E == kBf16 ? t / 2 * 16 + 2 * c + t % 2 : 8 * t + c;
+}
 
 struct KeyRange {
   int begin, end;
@@ -61,21 +68,27 @@ inline void fetch_row(const void* row, int bytes) {
 }
 
 template <KvElement E, int kRows, int kKeys>
-inline void chains_of(const float* const* q, const void* const* k, int steps, float* chains) {
+inline void chains_of(const float* const* q, const void* const* k, int dim, float* chains) {
   F8 acc[kRows][kKeys];
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r)
     QUIRE_UNROLL
     for (int n = 0; n < kKeys; ++n) acc[r][n] = zero8();
-  for (int t = 0; t < steps; ++t) {
-    F8 qv[kRows];
+  for (int u = 0; u < dim / 16; ++u) {
+    F8 qa[kRows], qb[kRows];
     QUIRE_UNROLL
-    for (int r = 0; r < kRows; ++r) qv[r] = load(q[r] + 8 * t);
+    for (int r = 0; r < kRows; ++r) {
+      qa[r] = load(q[r] + 16 * u);
+      qb[r] = load(q[r] + 16 * u + 8);
+    }
     QUIRE_UNROLL
     for (int n = 0; n < kKeys; ++n) {
-      const F8 kv = load8<E>(k[n], t);
+      F8 a, b;
+      load16<E>(k[n], u, a, b);
       QUIRE_UNROLL
-      for (int r = 0; r < kRows; ++r) acc[r][n] = fma(qv[r], kv, acc[r][n]);
+      for (int r = 0; r < kRows; ++r) acc[r][n] = fma(qa[r], a, acc[r][n]);
+      QUIRE_UNROLL
+      for (int r = 0; r < kRows; ++r) acc[r][n] = fma(qb[r], b, acc[r][n]);
     }
   }
   QUIRE_UNROLL
@@ -84,21 +97,24 @@ inline void chains_of(const float* const* q, const void* const* k, int steps, fl
     for (int n = 0; n < kKeys; ++n) store(chains + (r * kTileKeys + n) * kChains, acc[r][n]);
 }
 
+template <KvElement E, int kRows, int kKeys>
+inline int scores_of_keys(const TileArgs& a, int row, int j, int end, bool fetch) {
+  for (; j + kKeys <= end; j += kKeys) {
+    if (fetch)
+      for (int n = 0; n < kKeys; ++n) {
+        fetch_row(a.next_k[j + n], a.qk_dim * kElementBytes[E]);
+        fetch_row(a.next_v[j + n], a.v_dim * kElementBytes[E]);
+      }
+    chains_of<E, kRows, kKeys>(a.q_lanes + row, a.k + j, a.qk_dim, a.chains + j * kChains);
+  }
+  return j;
+}
+
 template <KvElement E, int kRows>
 inline void scores_in_place_rows(const TileArgs& a, int row, KeyRange keys, bool fetch) {
-  constexpr int kKeys = kKeysAtOnce[kRows];
-  const int k_bytes = a.qk_dim * kElementBytes[E];
-  const int v_bytes = a.v_dim * kElementBytes[E];
-  for (int j = keys.begin; j < keys.end; j += kKeys) {
-    if (fetch)
-      QUIRE_UNROLL
-      for (int n = 0; n < kKeys; ++n) {
-        fetch_row(a.next_k[j + n], k_bytes);
-        fetch_row(a.next_v[j + n], v_bytes);
-      }
-    chains_of<E, kRows, kKeys>(a.q + row, a.k + j, a.qk_dim / 8, a.chains + j * kChains);
-  }
-  QUIRE_UNROLL
+  int key = scores_of_keys<E, kRows, kKeysAtOnce[kRows]>(a, row, keys.begin, keys.end, fetch);
+  key = scores_of_keys<E, kRows, 2>(a, row, key, keys.end, fetch);
+  scores_of_keys<E, kRows, 1>(a, row, key, keys.end, fetch);
   for (int r = 0; r < kRows; ++r)
     for (int j = keys.begin; j < keys.end; j += 8) {
       F8 part[8];
@@ -121,41 +137,43 @@ inline void scores_in_place(const TileArgs& a, KeyRange keys) {
   }
 }
 
+// Dims [16u, 16u + 16 kSteps) of the sums.
 template <KvElement E, int kRows, int kSteps>
-inline void values_block(const TileArgs& a, int row, int t, KeyRange keys) {
-  F8 acc[kRows][kSteps];
-  float* base = a.acc + row * a.acc_stride + 8 * t;
+inline void values_block(const TileArgs& a, int row, int u, KeyRange keys) {
+  constexpr int kVectors = 2 * kSteps;
+  F8 acc[kRows][kVectors];
+  float* base = a.acc + row * a.acc_stride + 16 * u;
   const float* p = a.scores + row * kTileKeys;
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r) {
     const F8 alpha = set8(a.alpha[row + r]);
     QUIRE_UNROLL
-    for (int s = 0; s < kSteps; ++s) acc[r][s] = mul(load(base + r * a.acc_stride + 8 * s), alpha);
+    for (int s = 0; s < kVectors; ++s) acc[r][s] = mul(load(base + r * a.acc_stride + 8 * s), alpha);
   }
   for (int j = keys.begin; j < keys.end; ++j) {
-    F8 v[kSteps];
+    F8 v[kVectors];
     QUIRE_UNROLL
-    for (int s = 0; s < kSteps; ++s) v[s] = load8<E>(a.v[j], t + s);
+    for (int s = 0; s < kSteps; ++s) load16<E>(a.v[j], u + s, v[2 * s], v[2 * s + 1]);
     QUIRE_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const F8 weight = set8(p[r * kTileKeys + j]);
       QUIRE_UNROLL
-      for (int s = 0; s < kSteps; ++s) acc[r][s] = fma(weight, v[s], acc[r][s]);
+      for (int s = 0; s < kVectors; ++s) acc[r][s] = fma(weight, v[s], acc[r][s]);
     }
   }
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r)
     QUIRE_UNROLL
-    for (int s = 0; s < kSteps; ++s) store(base + r * a.acc_stride + 8 * s, acc[r][s]);
+    for (int s = 0; s < kVectors; ++s) store(base + r * a.acc_stride + 8 * s, acc[r][s]);
 }
 
 template <KvElement E, int kRows>
 inline void values_in_place_rows(const TileArgs& a, int row, KeyRange keys) {
   constexpr int kSteps = kStepsAtOnce[kRows];
-  const int steps = a.v_dim / 8;
-  int t = 0;
-  for (; t + kSteps <= steps; t += kSteps) values_block<E, kRows, kSteps>(a, row, t, keys);
-  for (; t < steps; ++t) values_block<E, kRows, 1>(a, row, t, keys);
+  const int steps = a.v_dim / 16;
+  int u = 0;
+  for (; u + kSteps <= steps; u += kSteps) values_block<E, kRows, kSteps>(a, row, u, keys);
+  for (; u < steps; ++u) values_block<E, kRows, 1>(a, row, u, keys);
 }
 
 template <KvElement E>
@@ -182,28 +200,32 @@ inline void pack_keys(const TileArgs& a, KeyRange keys) {
       QUIRE_UNROLL
       for (int n = 0; n < 8; ++n) fetch_row(a.next_k[j + n], k_bytes);
     float* panel = a.k_pack + (j / kPanelWidth) * kPanelWidth * a.qk_dim + j % kPanelWidth;
-    for (int t = 0; t < steps; ++t) {
-      F8 x[8];
+    for (int t = 0; t < steps; t += 2) {
+      F8 x[8], y[8];
       QUIRE_UNROLL
-      for (int n = 0; n < 8; ++n) x[n] = load8<E>(a.k[j + n], t);
+      for (int n = 0; n < 8; ++n) load16<E>(a.k[j + n], t / 2, x[n], y[n]);
       transpose8(x);
       QUIRE_UNROLL
       for (int c = 0; c < 8; ++c) store(panel + (c * steps + t) * kPanelWidth, x[c]);
+      transpose8(y);
+      QUIRE_UNROLL
+      for (int c = 0; c < 8; ++c) store(panel + (c * steps + t + 1) * kPanelWidth, y[c]);
     }
   }
 }
 
-// v_pack: [panel of kPanelWidth dims][key][dim of the panel], the last panel padded with zeros.
+// v_pack: [panel of kPanelWidth dims in lane order][key][dim of the panel], the last panel padded with zeros.
 template <KvElement E>
 inline void pack_values(const TileArgs& a, KeyRange keys) {
-  const int steps = a.v_dim / 8;
-  const int padded = (a.v_dim + kPanelWidth - 1) / kPanelWidth * (kPanelWidth / 8);
-  const int v_bytes = a.v_dim * kElementBytes[E];
+  const int padded = (a.v_dim + kPanelWidth - 1) / kPanelWidth * (kPanelWidth / 16);
   for (int j = keys.begin; j < keys.end; ++j) {
-    if (a.next_v != nullptr) fetch_row(a.next_v[j], v_bytes);
-    for (int t = 0; t < padded; ++t) {
-      float* at = a.v_pack + (8 * t / kPanelWidth) * kPanelWidth * kTileKeys + j * kPanelWidth + 8 * t % kPanelWidth;
-      store(at, t < steps ? load8<E>(a.v[j], t) : zero8());
+    if (a.next_v != nullptr) fetch_row(a.next_v[j], a.v_dim * kElementBytes[E]);
+    for (int u = 0; u < padded; ++u) {
+      float* at = a.v_pack + 16 * u / kPanelWidth * kPanelWidth * kTileKeys + j * kPanelWidth + 16 * u % kPanelWidth;
+      F8 x = zero8(), y = zero8();
+      if (16 * u < a.v_dim) load16<E>(a.v[j], u, x, y);
+      store(at, x);
+      store(at + 8, y);
     }
   }
 }
@@ -377,11 +399,14 @@ void tile(const TileArgs& args) {
   }
 }
 
-void pack_q(const float* q, int dim, float* packed) {
+template <KvElement E>
+void order_q(const float* q, int dim, float* lanes, float* chains) {
   const int steps = dim / 8;
-  QUIRE_UNROLL
-  for (int c = 0; c < 8; ++c)
-    for (int t = 0; t < steps; ++t) packed[c * steps + t] = q[8 * t + c];
+  for (int t = 0; t < steps; ++t)
+    for (int c = 0; c < 8; ++c) {
+      if (lanes != nullptr) lanes[8 * t + c] = q[dim_of<E>(t, c)];
+      if (chains != nullptr) chains[c * steps + t] = q[dim_of<E>(t, c)];
+    }
 }
 
 void fold(float* max_io, float* sum_io, float* acc, float part_max, float part_sum, const float* part_acc, int dim) {
@@ -402,10 +427,14 @@ void fold(float* max_io, float* sum_io, float* acc, float part_max, float part_s
   for (int i = 0; i < dim; i += 8) store(acc + i, fma(load(part_acc + i), y, mul(load(acc + i), x)));
 }
 
+template <KvElement E>
 void write(float* out, const float* acc, float factor, int dim) {
-  const F8 x = set8(factor);
-  for (int i = 0; i < dim; i += 8) store(out + i, mul(load(acc + i), x));
+  for (int t = 0; t < dim / 8; ++t)
+    for (int c = 0; c < 8; ++c) out[dim_of<E>(t, c)] = acc[8 * t + c] * factor;
 }
 
-constexpr Kernels kTable{
-    {tile<kF32>, tile<kBf16>, tile<kF16>, tile<kFp8>}, {1.0f, 1.0f, 1.0f, kFp8Unit}, pack_q, fold, write};
+constexpr Kernels kTable{{tile<kF32>, tile<kBf16>, tile<kF16>, tile<kFp8>},
+                         {order_q<kF32>, order_q<kBf16>, order_q<kF16>, order_q<kFp8>},
+                         {write<kF32>, write<kBf16>, write<kF16>, write<kFp8>},
+                         {1.0f, 1.0f, 1.0f, kFp8Unit},
+                         fold};

@@ -11,8 +11,8 @@ namespace {
 using F = __m512;
 constexpr int kLanes = 16;
 constexpr int kMicroRows = 8;  // 16 accumulators: two FMA pipes of latency 4 stay full
-constexpr int kKeysAtOnce[5] = {0, 8, 8, 4, 4};
-constexpr int kStepsAtOnce[5] = {0, 8, 8, 4, 4};
+constexpr int kKeysAtOnce[5] = {0, 8, 8, 5, 4};  // by rows: up to 16 accumulators
+constexpr int kStepsAtOnce[5] = {0, 4, 4, 2, 2};
 constexpr int kFetchLevel = 2;
 
 inline F load_wide(const float* p) { return _mm512_loadu_ps(p); }

@@ -21,7 +21,7 @@ constexpr int kMicroRows = 2;
 constexpr int kElementBytes[kKvElements] = {4, 2, 2, 1};
 constexpr float kFp8Unit = 1.0f;
 constexpr int kKeysAtOnce[5] = {0, 4, 2, 2, 1};
-constexpr int kStepsAtOnce[5] = {0, 4, 2, 2, 1};
+constexpr int kStepsAtOnce[5] = {0, 2, 1, 1, 1};
 constexpr int kFetchLevel = 2;
 
 template <class V>
@@ -44,7 +44,6 @@ inline F8 mul(F8 x, F8 y) { return {x.a * y.a, x.b * y.b}; }
 inline F8 div(F8 x, F8 y) { return {x.a / y.a, x.b / y.b}; }
 inline F8 fma(F8 x, F8 y, F8 z) { return add(mul(x, y), z); }  // two roundings: the baseline has no FMA
 
-inline V4 widen_bf16(U4 x) { return as_float(x << 16); }
 inline V4 widen_f16(U4 x) {
   const V4 value = as_float((x & 0x7fff) << 13) * all(0x1p112f);
   const U4 special = reinterpret_cast<U4>((x & 0x7c00) == 0x7c00) & 0x7f800000;  // infinity, NaN
@@ -56,19 +55,28 @@ inline V4 widen_fp8(U4 x) {
   return as_float(as_bits(value) | nan | (x & 0x80) << 24);
 }
 
+template <class V, class F1>
+inline F8 widen8(const char* p, F1 widen) {
+  return {widen(__builtin_convertvector(load_as<V>(p), U4)), widen(__builtin_convertvector(load_as<V>(p + sizeof(V)), U4))};
+}
+
 template <KvElement E>
-inline F8 load8(const void* row, int t) {
-  const char* p = static_cast<const char*>(row) + 8 * t * kElementBytes[E];
+inline void load16(const void* row, int u, F8& a, F8& b) {
+  const char* p = static_cast<const char*>(row) + 16 * u * kElementBytes[E];
   if constexpr (E == kF32) {
-    return {load_as<V4>(p), load_as<V4>(p + 16)};
-  } else if constexpr (E == kFp8) {
-    return {widen_fp8(__builtin_convertvector(load_as<B4>(p), U4)),
-            widen_fp8(__builtin_convertvector(load_as<B4>(p + 4), U4))};
+    a = {load_as<V4>(p), load_as<V4>(p + 16)};
+    b = {load_as<V4>(p + 32), load_as<V4>(p + 48)};
+  } else if constexpr (E == kBf16) {
+    const U4 x = load_as<U4>(p);
+    const U4 y = load_as<U4>(p + 16);
+    a = {as_float(x << 16), as_float(y << 16)};
+    b = {as_float(x & 0xffff0000), as_float(y & 0xffff0000)};
+  } else if constexpr (E == kF16) {
+    a = widen8<H4>(p, widen_f16);
+    b = widen8<H4>(p + 16, widen_f16);
   } else {
-    const U4 low = __builtin_convertvector(load_as<H4>(p), U4);
-    const U4 high = __builtin_convertvector(load_as<H4>(p + 8), U4);
-    if constexpr (E == kF16) return {widen_f16(low), widen_f16(high)};
-    return {widen_bf16(low), widen_bf16(high)};
+    a = widen8<B4>(p, widen_fp8);
+    b = widen8<B4>(p + 8, widen_fp8);
   }
 }
 

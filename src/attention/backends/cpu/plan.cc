@@ -104,7 +104,7 @@ Scratch make_scratch(const Geometry& g, char* base) {
   Scratch s;
   s.keys[0] = carver.take<TileKeys>(1);
   s.keys[1] = carver.take<TileKeys>(1);
-  s.q_packed = carver.take<float>(rows * g.qk_dim);
+  s.q = carver.take<float>(rows * g.qk_dim);
   s.scores = carver.take<float>(rows * kTileKeys);
   s.chains = carver.take<float>(4 * kTileKeys * kChains);
   s.k_pack = carver.take<float>(std::int64_t{kTileKeys} * g.qk_dim);

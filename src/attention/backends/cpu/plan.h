@@ -77,7 +77,7 @@ struct TileKeys {
 };
 struct Scratch {
   TileKeys* keys[2] = {};            // the tile in hand and the one to come
-  float* q_packed = nullptr;
+  float* q = nullptr;
   float* scores = nullptr;
   float* chains = nullptr;
   float* k_pack = nullptr;

@@ -14,21 +14,30 @@ inline F8 fma(F8 a, F8 b, F8 c) { return _mm256_fmadd_ps(a, b, c); }
 inline F8 add(F8 a, F8 b) { return _mm256_add_ps(a, b); }
 inline F8 mul(F8 a, F8 b) { return _mm256_mul_ps(a, b); }
 
+inline F8 widen_fp8(const char* at) {
+  const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));  // sign in bits 15..7
+  __m128i half = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(static_cast<short>(0xbfff)));
+  const __m128i magnitude = _mm_and_si128(wide, _mm_set1_epi16(0x7f));
+  half = _mm_or_si128(half, _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)));  // 0x7f is NaN
+  return _mm256_cvtph_ps(half);
+}
+
 template <KvElement E>
-inline F8 load8(const void* row, int t) {
+inline void load16(const void* row, int u, F8& a, F8& b) {
+  const char* at = static_cast<const char*>(row) + 16 * u * kElementBytes[E];
   if constexpr (E == kF32) {
-    return load(static_cast<const float*>(row) + 8 * t);
-  } else if constexpr (E == kFp8) {
-    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(static_cast<const char*>(row) + 8 * t));
-    const __m128i wide = _mm_cvtepi8_epi16(bytes);  // sign in bits 15..7
-    __m128i half = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(static_cast<short>(0xbfff)));
-    const __m128i magnitude = _mm_and_si128(wide, _mm_set1_epi16(0x7f));
-    half = _mm_or_si128(half, _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)));  // 0x7f is NaN
-    return _mm256_cvtph_ps(half);
+    a = load(reinterpret_cast<const float*>(at));
+    b = load(reinterpret_cast<const float*>(at) + 8);
+  } else if constexpr (E == kBf16) {
+    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+    a = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+    b = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
+  } else if constexpr (E == kF16) {
+    a = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+    b = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 16)));
   } else {
-    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const char*>(row) + 16 * t));
-    if constexpr (E == kF16) return _mm256_cvtph_ps(half);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+    a = widen_fp8(at);
+    b = widen_fp8(at + 8);
   }
 }
 

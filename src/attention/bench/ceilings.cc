@@ -1,0 +1,179 @@
+#include "attention/bench/ceilings.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+
+#include "platform/cpu/isa.h"
+#include "platform/cpu/stream.h"
+
+namespace quire::attention::bench {
+namespace {
+
+using platform::cpu::Team;
+
+constexpr std::int64_t kBlock = 1 << 20;
+
+const Loops& loops_in_use() {
+  switch (platform::cpu::isa()) {
+    case platform::cpu::Isa::portable: return loops_portable();
+    case platform::cpu::Isa::avx2: return loops_avx2();
+    default: return loops_avx512();
+  }
+}
+
+// The largest cache of the first processor, as the kernel tells it; the C library multiplies what an AMD
+// guest sees by sockets that are not there.
+std::int64_t last_level_cache_bytes() {
+  std::int64_t largest = 8 << 20;
+  for (int index = 0; index < 8; ++index) {
+    std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size");
+    std::int64_t size = 0;
+    char unit = 0;
+    if (file >> size >> unit) largest = std::max(largest, unit == 'M' ? size << 20 : size << 10);
+  }
+  return largest;
+}
+
+// Repeats `pass` until the least time has gone by; units of work per second.
+template <class F>
+double rate(double least_seconds, F pass) {
+  double work = 0;
+  const double start = now_seconds();
+  double end = start;
+  do {
+    work += pass();
+    end = now_seconds();
+  } while (end - start < least_seconds);
+  return work / (end - start);
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
+}
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+CeilingMeter::CeilingMeter(platform::Device& device, platform::Stream& stream, const Options& options)
+    : device_(device), stream_(stream), options_(options), loops_(loops_in_use()) {
+  cache_bytes_ = last_level_cache_bytes();
+  const std::int64_t wanted = options.rotation_bytes > 0 ? options.rotation_bytes : 4 * cache_bytes_;
+  bytes_ = (wanted + 2 * kBlock - 1) / (2 * kBlock) * (2 * kBlock);
+}
+
+Result<std::unique_ptr<CeilingMeter>> CeilingMeter::make(platform::Device& device, platform::Stream& stream,
+                                                         const Options& options) {
+  if (device.info().kind != platform::Kind::cpu) return bad_input("ceilings are measured on the cpu only in this build");
+  std::unique_ptr<CeilingMeter> meter(new CeilingMeter(device, stream, options));
+  QUIRE_TRY(arena, device.reserve_arena(meter->bytes_));
+  QUIRE_TRY_STATUS(arena->back(meter->bytes_));
+  meter->arena_ = std::move(arena);
+  const std::int64_t threads = platform::cpu::as_cpu(stream).threads();
+  QUIRE_TRY(panels, device.allocate(threads * kPanelFloats * std::int64_t{sizeof(float)}, "bench panels"));
+  meter->panels_ = std::move(panels);
+  stream.fill(meter->arena_->base(), 1, meter->bytes_);
+  stream.fill(meter->panels_->data(), 0, meter->panels_->bytes());
+  stream.synchronize();
+  return meter;
+}
+
+double CeilingMeter::read() {
+  const char* base = static_cast<const char*>(arena_->base());
+  const double speed = rate(options_.round_seconds, [&] {
+    std::atomic<std::uint64_t> seen{0};
+    platform::cpu::as_cpu(stream_).enqueue([base, bytes = bytes_, loop = loops_.read, &seen](Team& team) {
+      team.for_each(bytes / kBlock, [&](std::int64_t index, int) { seen += loop(base + index * kBlock, kBlock); });
+    });
+    stream_.synchronize();
+    return static_cast<double>(bytes_);
+  });
+  read_.push_back(speed);
+  return speed;
+}
+
+double CeilingMeter::copy() {
+  char* base = static_cast<char*>(arena_->base());
+  const std::int64_t half = bytes_ / 2;
+  const double speed = rate(options_.round_seconds, [&] {
+    platform::cpu::as_cpu(stream_).enqueue([base, half](Team& team) {
+      team.for_each(half / kBlock, [&](std::int64_t index, int) {
+        std::memcpy(base + half + index * kBlock, base + index * kBlock, kBlock);
+      });
+    });
+    stream_.synchronize();
+    return 2.0 * static_cast<double>(half);
+  });
+  copy_.push_back(speed);
+  return speed;
+}
+
+double CeilingMeter::matmul() {
+  constexpr std::int64_t kRepeats = 2000;
+  float* panels = panels_->as<float>();
+  const double speed = rate(options_.round_seconds, [&] {
+    std::atomic<double> flops{0};
+    platform::cpu::as_cpu(stream_).enqueue([panels, loop = loops_.multiply, &flops](Team& team) {
+      team.for_each(4 * team.threads(), [&](std::int64_t, int thread) {
+        flops += loop(panels + std::int64_t{thread} * kPanelFloats, kRepeats);
+      });
+    });
+    stream_.synchronize();
+    return flops.load();
+  });
+  matmul_.push_back(speed);
+  return speed;
+}
+
+void CeilingMeter::launches() {
+  constexpr int kCount = 200;
+  std::vector<double> single;
+  for (int i = 0; i < kCount; ++i) {
+    const double start = now_seconds();
+    platform::cpu::as_cpu(stream_).enqueue([](Team&) {});
+    stream_.synchronize();
+    single.push_back((now_seconds() - start) * 1e6);
+  }
+  launch_.push_back(median(single));
+  stream_.begin_capture();
+  for (int i = 0; i < kCount; ++i) platform::cpu::as_cpu(stream_).enqueue([](Team&) {});
+  const std::unique_ptr<platform::Graph> graph = stream_.end_capture();
+  const double start = now_seconds();
+  stream_.launch(*graph);
+  stream_.synchronize();
+  node_.push_back((now_seconds() - start) * 1e6 / kCount);
+}
+
+Ceilings CeilingMeter::summary() const {
+  Ceilings c;
+  c.read_bytes_s = median(read_);
+  c.copy_bytes_s = median(copy_);
+  c.matmul_flop_s = {{"f32", median(matmul_)}};
+  c.launch_us = median(launch_);
+  c.graph_node_us = median(node_);
+  c.threads = platform::cpu::as_cpu(stream_).threads();
+  c.cache_bytes = cache_bytes_;
+  return c;
+}
+
+Result<Ceilings> bench_device(platform::Device& device, const Options& options) {
+  const std::unique_ptr<platform::Stream> stream = device.make_stream();
+  QUIRE_TRY(meter, CeilingMeter::make(device, *stream, options));
+  for (int i = 0; i < options.rounds; ++i) {
+    meter->read();
+    meter->copy();
+    meter->matmul();
+    meter->launches();
+  }
+  return meter->summary();
+}
+
+}  // namespace quire::attention::bench
