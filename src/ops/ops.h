@@ -28,14 +28,14 @@ inline constexpr int kMaxGroups = 4;
 
 // What the device knows of every running sequence: arrays over slots. Slot 0 is padding and never moves.
 struct SequenceState {
-  std::int32_t* length = nullptr;       // [slots] tokens whose KV is valid
-  std::int32_t* last_token = nullptr;   // [slots] the last sampled token
-  std::int32_t* prompt_length = nullptr;// [slots] tokens before the first sampled one
-  std::int32_t* history = nullptr;      // [slots, history_stride] tokens so far: prompt, then output
+  std::int32_t* length = nullptr;         // [slots] tokens whose KV is valid
+  std::int32_t* last_token = nullptr;     // [slots] the last sampled token
+  std::int32_t* prompt_length = nullptr;  // [slots] tokens before the first sampled one
+  std::int32_t* history = nullptr;        // [slots, history_stride] tokens so far: prompt, then output
   std::int64_t history_stride = 0;
 };
 
-struct TableDelta {                     // one new (or released: page 0) table entry
+struct TableDelta {  // one new (or released: page 0) table entry
   std::int32_t group = 0;
   std::int32_t slot = 0;
   std::int32_t index = 0;
@@ -44,10 +44,10 @@ struct TableDelta {                     // one new (or released: page 0) table e
 
 // One row of the step: `q_len` tokens of one slot. Uploaded to a fixed buffer.
 struct StepRow {
-  std::int32_t slot = 0;                // 0: a padded row
+  std::int32_t slot = 0;  // 0: a padded row
   std::int32_t q_len = 0;
-  std::int32_t q_begin = 0;             // first token row of the step
-  std::int32_t literal = -1;            // index of its first token in `literals`; -1: the last output of the slot
+  std::int32_t q_begin = 0;   // first token row of the step
+  std::int32_t literal = -1;  // index of its first token in `literals`; -1: the last output of the slot
 };
 
 struct StepGroup {                      // per KV group; outputs of begin_step
@@ -55,7 +55,7 @@ struct StepGroup {                      // per KV group; outputs of begin_step
   std::uint32_t* row_table = nullptr;   // [batch, table_stride], gathered for this step's rows
   std::int64_t table_stride = 0;
   std::int32_t page_size = 0;
-  std::int64_t* write_slot = nullptr;   // [total_q] page * P + offset; 0 for padded tokens
+  std::int64_t* write_slot = nullptr;  // [total_q] page * P + offset; 0 for padded tokens
 };
 
 // begin_step: applies table deltas, then for every row r and token t of it:
@@ -64,7 +64,7 @@ struct StepGroup {                      // per KV group; outputs of begin_step
 // tokens >= total of the rows up to total_q are padding: token 0, position 0, write_slot 0.
 struct BeginStep {
   SequenceState state;
-  const StepRow* rows = nullptr;        // [batch], device
+  const StepRow* rows = nullptr;  // [batch], device
   const std::int32_t* literals = nullptr;
   const TableDelta* deltas = nullptr;
   const std::int32_t* delta_count = nullptr;  // device: one int
@@ -73,10 +73,10 @@ struct BeginStep {
   std::int32_t padded_kv_len = 0;
   std::int32_t group_count = 0;
   StepGroup groups[kMaxGroups];
-  std::int32_t* tokens = nullptr;       // [total_q]
-  std::int32_t* positions = nullptr;    // [total_q]
-  std::int32_t* q_offsets = nullptr;    // [batch + 1]
-  std::int32_t* kv_lens = nullptr;      // [batch]
+  std::int32_t* tokens = nullptr;     // [total_q]
+  std::int32_t* positions = nullptr;  // [total_q]
+  std::int32_t* q_offsets = nullptr;  // [batch + 1]
+  std::int32_t* kv_lens = nullptr;    // [batch]
 };
 
 // end_step: length[slot] += q_len for every row (after all layers and sampling of the step).
@@ -90,13 +90,13 @@ struct EndStep {
 
 // y[r] = x[r] of the table, times scale. Any weight format that linear takes.
 struct Embed {
-  WeightView table;                     // [vocab, hidden]
-  const std::int32_t* tokens = nullptr; // [rows of y]
+  WeightView table;                      // [vocab, hidden]
+  const std::int32_t* tokens = nullptr;  // [rows of y]
   float scale = 1.0f;
-  TensorView y;                         // [rows, hidden]
+  TensorView y;  // [rows, hidden]
 };
 
-struct GatherRows {                     // y[i] = x[index[i]]
+struct GatherRows {  // y[i] = x[index[i]]
   TensorView x;
   const std::int32_t* index = nullptr;  // [rows of y]
   TensorView y;
@@ -113,10 +113,10 @@ struct Copy {
 // rank-3 view the norm is over the last axis of every head.
 struct RmsNorm {
   TensorView x;
-  TensorView add;                       // data null: none
-  const float* weight = nullptr;        // [cols]; Gemma's 1 + w is folded in at load
+  TensorView add;                 // data null: none
+  const float* weight = nullptr;  // [cols]; Gemma's 1 + w is folded in at load
   float eps = 0.0f;
-  TensorView y;                         // data null: only the add
+  TensorView y;  // data null: only the add
 };
 
 // y_i = x W_i^T + b_i for up to kMaxTargets weights that share the input: x is read, and rounded where the
@@ -124,8 +124,8 @@ struct RmsNorm {
 inline constexpr int kMaxTargets = 4;
 struct LinearTarget {
   WeightView weight;
-  const float* bias = nullptr;          // [rows of the weight] or null
-  TensorView y;                         // [rows of x, rows of the weight]
+  const float* bias = nullptr;  // [rows of the weight] or null
+  TensorView y;                 // [rows of x, rows of the weight]
 };
 struct Linear {
   TensorView x;
@@ -133,7 +133,8 @@ struct Linear {
   int target_count = 0;
 };
 
-// y[t, h] = x[t, h] W_h^T: one matrix per head (weight.experts = heads). x [rows, heads, in], y [rows, heads, out].
+// y[t, h] = x[t, h] W_h^T: one matrix per head (weight.experts = heads). x [rows, heads, in], y [rows, heads,
+// out].
 struct HeadLinear {
   TensorView x;
   WeightView weight;
@@ -143,14 +144,15 @@ struct HeadLinear {
 enum class Activation : std::uint8_t {
   silu,          // silu(gate) * up
   gelu_tanh,     // gelu_tanh(gate) * up
-  swiglu_clamp,  // gpt-oss: gate = min(gate, limit), up = clamp(up, +-limit); (up + 1) * gate * sigmoid(1.702 gate)
+  swiglu_clamp,  // gpt-oss: gate = min(gate, limit), up = clamp(up, +-limit); (up + 1) * gate * sigmoid(1.702
+                 // gate)
 };
 struct GatedActivation {
   Activation kind = Activation::silu;
   float limit = 0.0f;
-  TensorView gate;                      // [rows, n]
+  TensorView gate;  // [rows, n]
   TensorView up;
-  TensorView y;                         // may be gate
+  TensorView y;  // may be gate
 };
 
 // cos and sin of every token's angles, once per step and rope: angle = float(position) * inv_freq, as
@@ -161,20 +163,21 @@ struct RopeAngles {
   float attention_factor = 1.0f;
   std::int32_t rotary_dim = 0;
   std::int64_t rows = 0;
-  float* cos_sin = nullptr;                 // [rows, rotary_dim]: cosines, then sines
+  float* cos_sin = nullptr;  // [rows, rotary_dim]: cosines, then sines
 };
 
-// Rotates q and k in place (after an optional RMS norm per head) and writes K and V to the cache in its format.
-// rotary dims start at *_rope_offset inside a head; interleaved: pairs (2i, 2i+1), else (i, i + rotary/2).
-// A token whose write_slot is 0 writes to page 0 (padding). Latent rows: v.data is null, k is the whole row.
+// Rotates q and k in place (after an optional RMS norm per head) and writes K and V to the cache in its
+// format. rotary dims start at *_rope_offset inside a head; interleaved: pairs (2i, 2i+1), else (i, i +
+// rotary/2). A token whose write_slot is 0 writes to page 0 (padding). Latent rows: v.data is null, k is the
+// whole row.
 struct RopeAndKvWrite {
-  TensorView q;                         // [rows, q_heads, dim]
-  TensorView k;                         // [rows, kv_heads, dim]
-  TensorView v;                         // [rows, kv_heads, v_dim] or empty
-  const float* q_norm = nullptr;        // [dim] or null
+  TensorView q;                   // [rows, q_heads, dim]
+  TensorView k;                   // [rows, kv_heads, dim]
+  TensorView v;                   // [rows, kv_heads, v_dim] or empty
+  const float* q_norm = nullptr;  // [dim] or null
   const float* k_norm = nullptr;
   float norm_eps = 0.0f;
-  const float* cos_sin = nullptr;       // [rows, rotary_dim] of RopeAngles; null: no rotation
+  const float* cos_sin = nullptr;  // [rows, rotary_dim] of RopeAngles; null: no rotation
   std::int32_t rotary_dim = 0;
   std::int32_t q_rope_offset = 0;
   std::int32_t k_rope_offset = 0;
@@ -183,18 +186,18 @@ struct RopeAndKvWrite {
   KvView kv;
 };
 
-// out[i] = the cache row of key key_begin[s] + i (decoded to float32), for sequence s and i in [0, key_end - key_begin):
-// gathers a stretch of a latent prefix. Sequence s writes from token row out_offsets[s] on.
+// out[i] = the cache row of key key_begin[s] + i (decoded to float32), for sequence s and i in [0, key_end -
+// key_begin): gathers a stretch of a latent prefix. Sequence s writes from token row out_offsets[s] on.
 struct KvGather {
   KvView kv;
-  std::int32_t dim = 0;                      // of the K row
+  std::int32_t dim = 0;  // of the K row
   const std::uint32_t* block_table = nullptr;
   std::int64_t table_stride = 0;
   std::int32_t batch = 0;
-  const std::int32_t* key_begin = nullptr;   // [batch]
-  const std::int32_t* key_end = nullptr;     // [batch]
-  const std::int64_t* out_offsets = nullptr; // [batch]
-  float* out = nullptr;                      // [*, dim] dense
+  const std::int32_t* key_begin = nullptr;    // [batch]
+  const std::int32_t* key_end = nullptr;      // [batch]
+  const std::int64_t* out_offsets = nullptr;  // [batch]
+  float* out = nullptr;                       // [*, dim] dense
 };
 
 // ---- mixture of experts ------------------------------------------------------------------------------
@@ -202,8 +205,9 @@ struct KvGather {
 enum class RouterKind : std::uint8_t {
   softmax_top_k,        // softmax over all, top k (renormalised when `renormalise`)
   top_k_softmax,        // top k logits, softmax over them (gpt-oss)
-  sigmoid_group_top_k,  // DeepSeek-V3: sigmoid + correction bias chooses (best two per group, top groups, then
-                        // top k; refused groups get -inf), weights are the sigmoids, renormalised, scaled
+  sigmoid_group_top_k,  // DeepSeek-V3: sigmoid + correction bias chooses (best two per group, top groups,
+                        // then top k; refused groups get -inf), weights are the sigmoids, renormalised,
+                        // scaled
 };
 struct RouterSpec {
   RouterKind kind = RouterKind::softmax_top_k;
@@ -216,21 +220,21 @@ struct RouterSpec {
 };
 struct Route {
   RouterSpec spec;
-  TensorView logits;                    // [rows, experts]
+  TensorView logits;                       // [rows, experts]
   const float* correction_bias = nullptr;  // [experts] or null
-  std::int32_t* expert = nullptr;       // [rows, top_k]
-  float* weight = nullptr;              // [rows, top_k]
+  std::int32_t* expert = nullptr;          // [rows, top_k]
+  float* weight = nullptr;                 // [rows, top_k]
 };
 // y[t] = sum_k weight[t, k] * down_e(act(gate_e(x), up_e(x))), in the order of k. No host round trip.
 struct MoeMlp {
-  TensorView x;                         // [rows, hidden]
+  TensorView x;  // [rows, hidden]
   const std::int32_t* expert = nullptr;
   const float* weight = nullptr;
   std::int32_t top_k = 0;
-  WeightView gate, up, down;            // [experts, inter, hidden], ..., [experts, hidden, inter]
-  const float* gate_bias = nullptr;     // [experts, inter] or null
+  WeightView gate, up, down;         // [experts, inter, hidden], ..., [experts, hidden, inter]
+  const float* gate_bias = nullptr;  // [experts, inter] or null
   const float* up_bias = nullptr;
-  const float* down_bias = nullptr;     // [experts, hidden] or null
+  const float* down_bias = nullptr;  // [experts, hidden] or null
   Activation kind = Activation::silu;
   float limit = 0.0f;
   TensorView y;
@@ -238,7 +242,7 @@ struct MoeMlp {
 
 // ---- logits -------------------------------------------------------------------------------------------
 
-struct SoftcapScale {                   // x = cap * tanh(scale * x / cap), or x * scale when cap is 0
+struct SoftcapScale {  // x = cap * tanh(scale * x / cap), or x * scale when cap is 0
   TensorView x;
   float scale = 1.0f;
   float cap = 0.0f;
@@ -251,49 +255,51 @@ struct LogitBias {
 };
 // What a sequence asked for; uploaded to [slots] when it is admitted.
 struct SamplingParams {
-  float temperature = 0.0f;             // 0: greedy, ties to the lower id
-  std::int32_t top_k = 0;               // 0: off
+  float temperature = 0.0f;  // 0: greedy, ties to the lower id
+  std::int32_t top_k = 0;    // 0: off
   float top_p = 1.0f;
   float min_p = 0.0f;
   float repetition_penalty = 1.0f;
   float frequency_penalty = 0.0f;
   float presence_penalty = 0.0f;
   std::uint64_t seed = 0;
-  std::uint64_t sequence_index = 0;     // keys the draw with the seed
+  std::uint64_t sequence_index = 0;  // keys the draw with the seed
   std::int32_t bias_count = 0;
   std::int32_t want_logprob = 0;
 };
-// Order: penalties, bias, temperature, top-k, top-p, min-p, draw (Philox4x32-10 keyed by seed, sequence index,
-// token index = length - prompt_length + ...: the number of tokens sampled before). Writes the token to out_token[i], to
-// last_token[slot] and to history[slot][length + q_len]. Logits are changed in place.
+// Order: penalties, bias, temperature, top-k, top-p, min-p, draw (Philox4x32-10 keyed by seed, sequence
+// index, token index = length - prompt_length + ...: the number of tokens sampled before). Writes the token
+// to out_token[i], to last_token[slot] and to history[slot][length + q_len]. Logits are changed in place.
 struct Sample {
   SequenceState state;
-  TensorView logits;                    // [rows, vocab]
-  const std::int32_t* row_index = nullptr;   // [rows] which StepRow each logits row belongs to; -1: padding
+  TensorView logits;                        // [rows, vocab]
+  const std::int32_t* row_index = nullptr;  // [rows] which StepRow each logits row belongs to; -1: padding
   const StepRow* step_rows = nullptr;
-  const SamplingParams* params = nullptr;    // [slots]
-  const LogitBias* bias = nullptr;           // [slots, kMaxLogitBias]
-  std::int32_t* out_token = nullptr;         // [rows]
-  float* out_logprob = nullptr;              // [rows], of the chosen token under the unmodified distribution; NaN if not wanted
+  const SamplingParams* params = nullptr;  // [slots]
+  const LogitBias* bias = nullptr;         // [slots, kMaxLogitBias]
+  std::int32_t* out_token = nullptr;       // [rows]
+  float* out_logprob =
+      nullptr;  // [rows], of the chosen token under the unmodified distribution; NaN if not wanted
 };
 
-// For scoring: of every logits row the log-probability of target[i] (-1: none -> NaN), the argmax, and the top n.
+// For scoring: of every logits row the log-probability of target[i] (-1: none -> NaN), the argmax, and the
+// top n.
 struct Score {
   TensorView logits;
-  const std::int32_t* target = nullptr;      // [rows]
-  float* logprob = nullptr;                  // [rows]
-  std::int32_t* argmax = nullptr;            // [rows]
+  const std::int32_t* target = nullptr;  // [rows]
+  float* logprob = nullptr;              // [rows]
+  std::int32_t* argmax = nullptr;        // [rows]
   std::int32_t top_n = 0;
-  std::int32_t* top_id = nullptr;            // [rows, top_n]
-  float* top_logprob = nullptr;              // [rows, top_n]
+  std::int32_t* top_id = nullptr;  // [rows, top_n]
+  float* top_logprob = nullptr;    // [rows, top_n]
 };
 
 // ---- the interface --------------------------------------------------------------------------------------
 
 struct OpsLimits {
-  std::int64_t max_rows = 0;            // token rows of a step
-  std::int64_t max_cols = 0;            // widest input of a linear
-  std::int64_t max_expert_inter = 0;    // 0: no experts
+  std::int64_t max_rows = 0;          // token rows of a step
+  std::int64_t max_cols = 0;          // widest input of a linear
+  std::int64_t max_expert_inter = 0;  // 0: no experts
   std::int64_t max_top_k = 0;
   std::int64_t max_hidden = 0;
   std::int64_t max_logit_rows = 0;
@@ -306,14 +312,14 @@ struct OpsLimits {
 struct LinearFormat {
   WeightFormat format;
   std::string_view library;
-  std::string_view activation;          // "f32", "q8_0", "f16", ...
+  std::string_view activation;  // "f32", "q8_0", "f16", ...
   Determinism determinism;
 };
 
 class Ops {
  public:
   virtual ~Ops() = default;
-  virtual std::string_view name() const = 0;                       // "cpu (avx2)"
+  virtual std::string_view name() const = 0;  // "cpu (avx2)"
   virtual Determinism determinism() const = 0;
   virtual std::span<const LinearFormat> linear_formats() const = 0;
   virtual std::int64_t workspace_bytes(const OpsLimits& limits) const = 0;

@@ -29,15 +29,15 @@ struct DeviceInfo {
   int ordinal = 0;
   // cpu: the instruction set level in use (cpu/isa.h: 0 portable, 1 avx2, 2 avx512, 3 amx); cuda: 80, 90, ...
   int arch = 0;
-  std::string name;          // "AMD EPYC, avx512" / "NVIDIA H200"
-  int cores = 0;             // usable hardware threads or SMs
+  std::string name;  // "AMD EPYC, avx512" / "NVIDIA H200"
+  int cores = 0;     // usable hardware threads or SMs
   std::int64_t memory_bytes = 0;
   // The platform's default order of pages, measured (docs/PERFORMANCE.md).
   PageOrder page_order = PageOrder::page_first;
 };
 
 struct MemoryInfo {
-  std::int64_t total_bytes = 0;      // cgroup or physical limit, whichever is less
+  std::int64_t total_bytes = 0;  // cgroup or physical limit, whichever is less
   std::int64_t available_bytes = 0;
 };
 
@@ -86,12 +86,12 @@ class Stream {
   virtual void copy(void* target, const void* source, std::int64_t bytes) = 0;
   virtual void fill(void* target, std::uint8_t byte, std::int64_t bytes) = 0;
   virtual void record(Event& event) = 0;
-  virtual void wait(Event& event) = 0;      // later work of this stream waits
-  virtual void synchronize() = 0;           // host blocks until all work so far is done
+  virtual void wait(Event& event) = 0;  // later work of this stream waits
+  virtual void synchronize() = 0;       // host blocks until all work so far is done
   // Between begin and end, work is recorded, not run. Nothing may allocate or synchronize meanwhile.
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<Graph> end_capture() = 0;
-  virtual void launch(Graph& graph) = 0;    // the graph outlives the stream passing this point
+  virtual void launch(Graph& graph) = 0;  // the graph outlives the stream passing this point
   // Nanoseconds the worker spent inside work since the stream was made: what `bench step` calls busy.
   virtual std::int64_t busy_ns() const = 0;
 };

@@ -15,7 +15,8 @@ TEST(OpenDevice, OpensTheCpuWithItsFacts) {
 }
 
 TEST(OpenDevice, AnUnknownNameIsAnsweredWithThoseThereAre) {
-  for (const char* name : {"cpuu", "", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999999", "CPU"}) {
+  for (const char* name :
+       {"cpuu", "", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999999", "CPU"}) {
     auto device = open_device(name, ThreadPlan{});
     ASSERT_FALSE(device.ok()) << name;
     EXPECT_EQ(device.error().code, Code::bad_input);

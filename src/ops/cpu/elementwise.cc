@@ -25,8 +25,8 @@ void run_rms_norm(const RmsNorm& args, const RowMath& math, Team& team) {
   };
   for_rows(team, args.x.rows(), per_row * n, [&](std::int64_t row, int) {
     for (std::int64_t head = 0; head < per_row; ++head) {
-      math.rms_norm(at(args.x, row, head), args.add.data ? at(args.add, row, head) : nullptr, args.weight, args.eps,
-                    args.y.data ? at(args.y, row, head) : nullptr, n);
+      math.rms_norm(at(args.x, row, head), args.add.data ? at(args.add, row, head) : nullptr, args.weight,
+                    args.eps, args.y.data ? at(args.y, row, head) : nullptr, n);
     }
   });
 }
@@ -38,9 +38,12 @@ void run_gated(const GatedActivation& args, const RowMath& math, Team& team) {
     const float* up = row_of(args.up, row);
     float* y = row_of(args.y, row);
     switch (args.kind) {
-      case Activation::silu: return math.silu(gate, up, y, n);
-      case Activation::gelu_tanh: return math.gelu_tanh(gate, up, y, n);
-      case Activation::swiglu_clamp: return math.swiglu_clamp(gate, up, y, n, args.limit);
+      case Activation::silu:
+        return math.silu(gate, up, y, n);
+      case Activation::gelu_tanh:
+        return math.gelu_tanh(gate, up, y, n);
+      case Activation::swiglu_clamp:
+        return math.swiglu_clamp(gate, up, y, n, args.limit);
     }
   });
 }
@@ -54,15 +57,15 @@ void CpuOps::rms_norm(const RmsNorm& args, platform::Stream& stream) {
   QUIRE_CHECK(legal(args.x), "x rank {} dtype {}", args.x.rank, to_string(args.x.dtype));
   QUIRE_CHECK(!args.add.data || (legal(args.add) && same_shape(args.add, args.x)), "add rows {} cols {}",
               args.add.rows(), args.add.cols());
-  QUIRE_CHECK(!args.y.data || (legal(args.y) && same_shape(args.y, args.x) && args.weight), "y rows {} cols {}",
-              args.y.rows(), args.y.cols());
+  QUIRE_CHECK(!args.y.data || (legal(args.y) && same_shape(args.y, args.x) && args.weight),
+              "y rows {} cols {}", args.y.rows(), args.y.cols());
   const RowMath* math = &math_;
   platform::cpu::as_cpu(stream).enqueue([args, math](Team& team) { run_rms_norm(args, *math, team); });
 }
 
 void CpuOps::gated_activation(const GatedActivation& args, platform::Stream& stream) {
-  QUIRE_CHECK(is_matrix(args.gate) && is_matrix(args.up) && is_matrix(args.y) && same_shape(args.gate, args.up) &&
-                  same_shape(args.gate, args.y),
+  QUIRE_CHECK(is_matrix(args.gate) && is_matrix(args.up) && is_matrix(args.y) &&
+                  same_shape(args.gate, args.up) && same_shape(args.gate, args.y),
               "gate {} x {}, up {} x {}", args.gate.rows(), args.gate.cols(), args.up.rows(), args.up.cols());
   const RowMath* math = &math_;
   platform::cpu::as_cpu(stream).enqueue([args, math](Team& team) { run_gated(args, *math, team); });
@@ -88,9 +91,10 @@ void CpuOps::softcap_scale(const SoftcapScale& args, platform::Stream& stream) {
   QUIRE_CHECK(is_matrix(args.x), "x rank {} dtype {}", args.x.rank, to_string(args.x.dtype));
   const RowMath* math = &math_;
   platform::cpu::as_cpu(stream).enqueue([args, math](Team& team) {
-    for_rows(team, args.x.rows(), args.x.cols() * (args.cap == 0.0f ? 1 : kExpCost), [&](std::int64_t row, int) {
-      math->softcap(row_of(args.x, row), args.x.cols(), args.scale, args.cap);
-    });
+    for_rows(team, args.x.rows(), args.x.cols() * (args.cap == 0.0f ? 1 : kExpCost),
+             [&](std::int64_t row, int) {
+               math->softcap(row_of(args.x, row), args.x.cols(), args.scale, args.cap);
+             });
   });
 }
 

@@ -7,11 +7,11 @@
 namespace quire::ops::cpu {
 namespace {
 
+using platform::cpu::Isa;
 using testing::levels;
 using testing::random_floats;
 using testing::Rig;
 using testing::view;
-using platform::cpu::Isa;
 
 class Rows : public ::testing::TestWithParam<Isa> {
  protected:
@@ -29,23 +29,27 @@ void expect_near_all(const std::vector<float>& got, const std::vector<double>& e
 TEST_P(Rows, RmsNormWithAndWithoutAdd) {
   for (std::int64_t n : {1, 3, 4, 7, 16, 31, 33, 64, 100, 576, 1531}) {
     const std::int64_t rows = 17;
-    std::vector<float> x = random_floats(rows * n, 1, 3.0f), add = random_floats(rows * n, 2), weight = random_floats(n, 3);
+    std::vector<float> x = random_floats(rows * n, 1, 3.0f), add = random_floats(rows * n, 2),
+                       weight = random_floats(n, 3);
     std::vector<float> y(x.size(), NAN), summed = x;
-    rig_.ops->rms_norm({view(summed, rows, n), view(add, rows, n), weight.data(), 1e-5f, view(y, rows, n)}, *rig_.stream);
+    rig_.ops->rms_norm({view(summed, rows, n), view(add, rows, n), weight.data(), 1e-5f, view(y, rows, n)},
+                       *rig_.stream);
     rig_.stream->synchronize();
     std::vector<double> expected;
     for (std::int64_t r = 0; r < rows; ++r) {
       double squares = 0.0;
       for (std::int64_t i = 0; i < n; ++i) squares += std::pow(double{x[r * n + i]} + add[r * n + i], 2);
       for (std::int64_t i = 0; i < n; ++i) {
-        expected.push_back((double{x[r * n + i]} + add[r * n + i]) / std::sqrt(squares / n + 1e-5) * weight[i]);
+        expected.push_back((double{x[r * n + i]} + add[r * n + i]) / std::sqrt(squares / n + 1e-5) *
+                           weight[i]);
       }
     }
     expect_near_all(y, expected, 2e-6, 1e-6);
     for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(summed[i], x[i] + add[i]);
 
     std::vector<float> in_place = x;
-    rig_.ops->rms_norm({view(in_place, rows, n), {}, weight.data(), 1e-5f, view(in_place, rows, n)}, *rig_.stream);
+    rig_.ops->rms_norm({view(in_place, rows, n), {}, weight.data(), 1e-5f, view(in_place, rows, n)},
+                       *rig_.stream);
     std::vector<float> only_add = x;
     rig_.ops->rms_norm({view(only_add, rows, n), view(add, rows, n), nullptr, 0.0f, {}}, *rig_.stream);
     std::vector<float> alone(static_cast<std::size_t>(n));
@@ -53,7 +57,8 @@ TEST_P(Rows, RmsNormWithAndWithoutAdd) {
     rig_.ops->rms_norm({view(last, 1, n), {}, weight.data(), 1e-5f, view(alone, 1, n)}, *rig_.stream);
     rig_.stream->synchronize();
     EXPECT_EQ(only_add, summed);
-    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), in_place.end() - n)) << "a row alone has the same bits";
+    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), in_place.end() - n))
+        << "a row alone has the same bits";
   }
 }
 
@@ -89,7 +94,8 @@ TEST_P(Rows, GatedActivations) {
     std::vector<float> y(gate.size(), NAN), in_place = gate;
     const float limit = 7.0f;
     rig_.ops->gated_activation({kind, limit, view(gate, 1, n), view(up, 1, n), view(y, 1, n)}, *rig_.stream);
-    rig_.ops->gated_activation({kind, limit, view(in_place, 1, n), view(up, 1, n), view(in_place, 1, n)}, *rig_.stream);
+    rig_.ops->gated_activation({kind, limit, view(in_place, 1, n), view(up, 1, n), view(in_place, 1, n)},
+                               *rig_.stream);
     rig_.stream->synchronize();
     EXPECT_EQ(y, in_place);
     std::vector<double> expected;
@@ -165,7 +171,8 @@ TEST_P(Rows, ExpIsWithinTwoUnits) {
 TEST_P(Rows, SixteenBitConversionsEqualTheScalarOnes) {
   const RowMath& math = row_math(GetParam());
   std::vector<float> x = random_floats(4099, 77, 100.0f);
-  for (float v : {0.0f, -0.0f, 65504.0f, 65519.0f, 65520.0f, 1e30f, 6e-8f, 1e-7f, 3.4e38f, 1.00390625f, 1.01171875f}) {
+  for (float v :
+       {0.0f, -0.0f, 65504.0f, 65519.0f, 65520.0f, 1e30f, 6e-8f, 1e-7f, 3.4e38f, 1.00390625f, 1.01171875f}) {
     x.push_back(v);
     x.push_back(-v);
   }

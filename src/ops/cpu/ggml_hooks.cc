@@ -28,13 +28,16 @@ void ggml_log_internal(ggml_log_level, const char* format, ...) {
 
 // Only ggml's validation and importance-weighted quantisers ask for these; Quire calls neither.
 size_t ggml_type_size(ggml_type type) {
-  quire::check_failed("ggml", 0, "ggml_type_size is not used", fmt::format("type {}", static_cast<int>(type)));
+  quire::check_failed("ggml", 0, "ggml_type_size is not used",
+                      fmt::format("type {}", static_cast<int>(type)));
 }
 size_t ggml_row_size(ggml_type type, int64_t count) {
-  quire::check_failed("ggml", 0, "ggml_row_size is not used", fmt::format("type {} x {}", static_cast<int>(type), count));
+  quire::check_failed("ggml", 0, "ggml_row_size is not used",
+                      fmt::format("type {} x {}", static_cast<int>(type), count));
 }
 const char* ggml_type_name(ggml_type type) {
-  quire::check_failed("ggml", 0, "ggml_type_name is not used", fmt::format("type {}", static_cast<int>(type)));
+  quire::check_failed("ggml", 0, "ggml_type_name is not used",
+                      fmt::format("type {}", static_cast<int>(type)));
 }
 }
 

@@ -27,8 +27,8 @@ struct RopeTask {
   const RowMath* math;
 };
 
-void norm_and_rotate(const RopeTask& task, float* head, std::int64_t dim, const float* norm, std::int32_t offset,
-                     std::int64_t row) {
+void norm_and_rotate(const RopeTask& task, float* head, std::int64_t dim, const float* norm,
+                     std::int32_t offset, std::int64_t row) {
   const RopeAndKvWrite& a = task.args;
   if (norm) task.math->rms_norm(head, nullptr, norm, a.norm_eps, head, dim);
   if (!a.cos_sin) return;
@@ -52,11 +52,17 @@ void store_fp8(const float* x, std::uint8_t* y, std::int64_t n, float scale) {
 // One row of one head to its place. `out` is contiguous (dim stride = element size).
 void store_row(const RowMath& math, DType type, const float* x, void* out, std::int64_t n, float scale) {
   switch (type) {
-    case DType::f32: std::memcpy(out, x, static_cast<std::size_t>(n) * sizeof(float)); return;
-    case DType::bf16: return math.to_bf16(x, static_cast<std::uint16_t*>(out), n);
-    case DType::f16: return row_to_f16(math, x, static_cast<std::uint16_t*>(out), n);
-    case DType::fp8_e4m3: return store_fp8(x, static_cast<std::uint8_t*>(out), n, scale);
-    default: QUIRE_CHECK(false, "KV of type {} cannot be written", to_string(type));
+    case DType::f32:
+      std::memcpy(out, x, static_cast<std::size_t>(n) * sizeof(float));
+      return;
+    case DType::bf16:
+      return math.to_bf16(x, static_cast<std::uint16_t*>(out), n);
+    case DType::f16:
+      return row_to_f16(math, x, static_cast<std::uint16_t*>(out), n);
+    case DType::fp8_e4m3:
+      return store_fp8(x, static_cast<std::uint8_t*>(out), n, scale);
+    default:
+      QUIRE_CHECK(false, "KV of type {} cannot be written", to_string(type));
   }
 }
 
@@ -74,7 +80,8 @@ char* row_address(const Side& side, std::int64_t page, std::int64_t token, std::
   return static_cast<char*>(side.data) + page * side.stride->page + head * side.stride->head +
          token * side.stride->token;
 }
-float* scale_address(const KvView& kv, const Side& side, std::int64_t page, std::int64_t token, std::int64_t head) {
+float* scale_address(const KvView& kv, const Side& side, std::int64_t page, std::int64_t token,
+                     std::int64_t head) {
   const char* at = reinterpret_cast<const char*>(side.scale) + page * kv.scale_stride.page +
                    head * kv.scale_stride.head + token * kv.scale_stride.token;
   return const_cast<float*>(reinterpret_cast<const float*>(at));
@@ -85,13 +92,18 @@ void write_head(const RowMath& math, const KvView& kv, const Side& side, std::in
   const std::int64_t page = slot / kv.page_size, token = slot % kv.page_size;
   float scale = 1.0f;
   switch (kv.format.scale) {
-    case KvScaleKind::tensor: scale = side.scale ? side.scale[0] : 1.0f; break;
-    case KvScaleKind::layer_head: scale = side.scale[head]; break;
+    case KvScaleKind::tensor:
+      scale = side.scale ? side.scale[0] : 1.0f;
+      break;
+    case KvScaleKind::layer_head:
+      scale = side.scale[head];
+      break;
     case KvScaleKind::token_head:
       scale = own_scale(x, n);
       *scale_address(kv, side, page, token, head) = scale;
       break;
-    default: break;
+    default:
+      break;
   }
   store_row(math, side.type, x, row_address(side, page, token, head), n, scale);
 }
@@ -116,10 +128,14 @@ void run_row(const RopeTask& task, std::int64_t row) {
 
 float load_element(DType type, const char* at, float scale) {
   switch (type) {
-    case DType::f32: return *reinterpret_cast<const float*>(at);
-    case DType::bf16: return bf16_to_f32(*reinterpret_cast<const std::uint16_t*>(at));
-    case DType::f16: return f16_to_f32(*reinterpret_cast<const std::uint16_t*>(at));
-    default: return fp8_e4m3_to_f32(*reinterpret_cast<const std::uint8_t*>(at)) * scale;
+    case DType::f32:
+      return *reinterpret_cast<const float*>(at);
+    case DType::bf16:
+      return bf16_to_f32(*reinterpret_cast<const std::uint16_t*>(at));
+    case DType::f16:
+      return f16_to_f32(*reinterpret_cast<const std::uint16_t*>(at));
+    default:
+      return fp8_e4m3_to_f32(*reinterpret_cast<const std::uint8_t*>(at)) * scale;
   }
 }
 
@@ -149,9 +165,10 @@ void CpuOps::rope_and_kv_write(const RopeAndKvWrite& args, platform::Stream& str
               "rotary {} at {} and {} in heads of {} and {}", rotary, args.q_rope_offset, args.k_rope_offset,
               args.q.shape[2], args.k.shape[2]);
   QUIRE_CHECK(!args.v.data || is_heads(args.v), "v rank {}", args.v.rank);
-  QUIRE_CHECK(!args.kv.k || (args.write_slot && args.kv.page_size > 0 && args.kv.format.packing == KvPacking::plain &&
-                             args.kv.format.section_count == 0 && args.kv.format.scale != KvScaleKind::block),
-              "page size {} sections {}", args.kv.page_size, args.kv.format.section_count);
+  QUIRE_CHECK(
+      !args.kv.k || (args.write_slot && args.kv.page_size > 0 && args.kv.format.packing == KvPacking::plain &&
+                     args.kv.format.section_count == 0 && args.kv.format.scale != KvScaleKind::block),
+      "page size {} sections {}", args.kv.page_size, args.kv.format.section_count);
   const RopeTask task{args, &math_};
   platform::cpu::as_cpu(stream).enqueue([task](Team& team) {
     const RopeAndKvWrite& a = task.args;
@@ -167,7 +184,8 @@ void CpuOps::kv_gather(const KvGather& args, platform::Stream& stream) {
     for (std::int32_t s = 0; s < args.batch; ++s) {
       const std::int64_t begin = args.key_begin[s], count = std::max(0, args.key_end[s] - args.key_begin[s]);
       float* out = args.out + args.out_offsets[s] * args.dim;
-      for_rows(team, count, args.dim, [&](std::int64_t i, int) { gather_key(args, s, begin + i, out + i * args.dim); });
+      for_rows(team, count, args.dim,
+               [&](std::int64_t i, int) { gather_key(args, s, begin + i, out + i * args.dim); });
     }
   });
 }

@@ -8,10 +8,10 @@
 namespace quire::ops::cpu {
 namespace {
 
+using platform::cpu::Isa;
 using testing::levels;
 using testing::random_floats;
 using testing::Rig;
-using platform::cpu::Isa;
 
 class Cache : public ::testing::TestWithParam<Isa> {};
 
@@ -37,14 +37,19 @@ double element(const KvView& kv, bool is_k, std::int64_t slot, std::int64_t head
   if (kv.format.scale == KvScaleKind::tensor) scale = scales[0];
   if (kv.format.scale == KvScaleKind::layer_head) scale = scales[head];
   if (kv.format.scale == KvScaleKind::token_head) {
-    scale = *reinterpret_cast<const float*>(reinterpret_cast<const char*>(scales) + page * kv.scale_stride.page +
-                                            head * kv.scale_stride.head + token * kv.scale_stride.token);
+    scale =
+        *reinterpret_cast<const float*>(reinterpret_cast<const char*>(scales) + page * kv.scale_stride.page +
+                                        head * kv.scale_stride.head + token * kv.scale_stride.token);
   }
   switch (is_k ? kv.format.k_type : kv.format.v_type) {
-    case DType::f32: return *reinterpret_cast<const float*>(at);
-    case DType::bf16: return bf16_to_f32(*reinterpret_cast<const std::uint16_t*>(at));
-    case DType::f16: return f16_to_f32(*reinterpret_cast<const std::uint16_t*>(at));
-    default: return scale * fp8_e4m3_to_f32(*reinterpret_cast<const std::uint8_t*>(at));
+    case DType::f32:
+      return *reinterpret_cast<const float*>(at);
+    case DType::bf16:
+      return bf16_to_f32(*reinterpret_cast<const std::uint16_t*>(at));
+    case DType::f16:
+      return f16_to_f32(*reinterpret_cast<const std::uint16_t*>(at));
+    default:
+      return scale * fp8_e4m3_to_f32(*reinterpret_cast<const std::uint8_t*>(at));
   }
 }
 
@@ -58,18 +63,21 @@ struct Rope {
 };
 
 // Rotates the naive way, in double, after the optional norm.
-std::vector<double> rotated(const float* x, std::int64_t dim, const float* norm, const float* cos_sin, Rope rope) {
+std::vector<double> rotated(const float* x, std::int64_t dim, const float* norm, const float* cos_sin,
+                            Rope rope) {
   std::vector<double> y(x, x + dim);
   if (norm) {
     double squares = 0.0;
     for (double v : y) squares += v * v;
-    for (std::int64_t i = 0; i < dim; ++i) y[static_cast<std::size_t>(i)] *= norm[i] / std::sqrt(squares / dim + 1e-6);
+    for (std::int64_t i = 0; i < dim; ++i)
+      y[static_cast<std::size_t>(i)] *= norm[i] / std::sqrt(squares / dim + 1e-6);
   }
   const std::int64_t half = rope.rotary / 2;
   for (std::int64_t i = 0; i < half; ++i) {
     const std::int64_t a = rope.offset + (rope.interleaved ? 2 * i : i);
     const std::int64_t b = rope.offset + (rope.interleaved ? 2 * i + 1 : i + half);
-    const double c = cos_sin[i], s = cos_sin[half + i], first = y[static_cast<std::size_t>(a)], second = y[static_cast<std::size_t>(b)];
+    const double c = cos_sin[i], s = cos_sin[half + i], first = y[static_cast<std::size_t>(a)],
+                 second = y[static_cast<std::size_t>(b)];
     y[static_cast<std::size_t>(a)] = first * c - second * s;
     y[static_cast<std::size_t>(b)] = second * c + first * s;
   }
@@ -107,7 +115,8 @@ void check_format(Isa isa, KvFormat format, PageOrder order, Rope rope, bool nor
     const float* angles = cos_sin.data() + r * rope.rotary;
     for (std::int64_t h = 0; h < q_heads; ++h) {
       const std::int64_t at = (r * q_heads + h) * dim;
-      const std::vector<double> expected = rotated(&q0[at], dim, norms ? norm_q.data() : nullptr, angles, rope);
+      const std::vector<double> expected =
+          rotated(&q0[at], dim, norms ? norm_q.data() : nullptr, angles, rope);
       for (std::int64_t i = 0; i < dim; ++i) ASSERT_NEAR(q[at + i], expected[i], 2e-5);
     }
     for (std::int64_t h = 0; h < kv_heads; ++h) {
@@ -119,11 +128,13 @@ void check_format(Isa isa, KvFormat format, PageOrder order, Rope rope, bool nor
         // fp8: half a step at the value, or half the smallest step (2^-10 of the scale).
         const double scale = own ? amax / 448.0 : k_scale[format.scale == KvScaleKind::layer_head ? h : 0];
         const double absolute = format.k_type == DType::fp8_e4m3 ? scale * 0x1p-10 + 1e-5 : 2e-5;
-        ASSERT_NEAR(element(kv, true, slots[r], h, i), expected[i], relative_of(format.k_type) * std::fabs(expected[i]) + absolute);
+        ASSERT_NEAR(element(kv, true, slots[r], h, i), expected[i],
+                    relative_of(format.k_type) * std::fabs(expected[i]) + absolute);
       }
       for (std::int64_t i = 0; i < v_dim; ++i) {
         const double value = v[(r * kv_heads + h) * v_dim + i];
-        ASSERT_NEAR(element(kv, false, slots[r], h, i), value, relative_of(format.v_type) * std::fabs(value) + 1e-3);
+        ASSERT_NEAR(element(kv, false, slots[r], h, i), value,
+                    relative_of(format.v_type) * std::fabs(value) + 1e-3);
       }
     }
   }
@@ -148,7 +159,8 @@ TEST_P(Cache, EveryFormatAndOrder) {
 TEST_P(Cache, EveryKindOfRope) {
   KvFormat f32;
   f32.k_type = f32.v_type = DType::f32;
-  for (const Rope& rope : {Rope{false, 20, 0}, Rope{false, 14, 0}, Rope{true, 20, 0}, Rope{true, 8, 12}, Rope{false, 0, 0}}) {
+  for (const Rope& rope :
+       {Rope{false, 20, 0}, Rope{false, 14, 0}, Rope{true, 20, 0}, Rope{true, 8, 12}, Rope{false, 0, 0}}) {
     check_format(GetParam(), f32, PageOrder::page_first, rope, false);
     check_format(GetParam(), f32, PageOrder::page_first, rope, true);
   }
@@ -187,7 +199,8 @@ TEST_P(Cache, LatentRowsAreWrittenAndGathered) {
     for (std::int64_t i = 0; i < 18; ++i) {
       for (std::int64_t d = 0; d < dim; ++d) {
         EXPECT_EQ(out[(i + 1) * dim + d], static_cast<float>(element(kv, true, slots[i + 2], 0, d)));
-        EXPECT_NEAR(out[(i + 1) * dim + d], row[(i + 2) * dim + d], 0.063 * std::fabs(row[(i + 2) * dim + d]) + 1e-2);
+        EXPECT_NEAR(out[(i + 1) * dim + d], row[(i + 2) * dim + d],
+                    0.063 * std::fabs(row[(i + 2) * dim + d]) + 1e-2);
       }
     }
     EXPECT_TRUE(std::isnan(out[0])) << "written before the offset";

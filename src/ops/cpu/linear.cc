@@ -81,7 +81,8 @@ void run_head_linear(const HeadLinearTask& task, Team& team) {
   const std::int64_t bytes = direct ? 0 : activation_row_bytes(product.activation, in);
   if (!direct) {
     for_rows(team, rows * heads, in, [&](std::int64_t at, int) {
-      task.products->round_row(product.activation, head_of(a.x, at / heads, at % heads), task.scratch + at * bytes, in);
+      task.products->round_row(product.activation, head_of(a.x, at / heads, at % heads),
+                               task.scratch + at * bytes, in);
     });
   }
   const WeightView first = a.weight.expert(0);
@@ -92,17 +93,19 @@ void run_head_linear(const HeadLinearTask& task, Team& team) {
     const char* x = direct ? reinterpret_cast<const char*>(head_of(a.x, block.row, head))
                            : task.scratch + (block.row * heads + head) * bytes;
     multiply_block(*task.products, product, a.weight.expert(head), nullptr, block, x,
-                   direct ? a.x.stride[0] * 4 : heads * bytes, head_of(a.y, block.row, head) + block.out, a.y.stride[0]);
+                   direct ? a.x.stride[0] * 4 : heads * bytes, head_of(a.y, block.row, head) + block.out,
+                   a.y.stride[0]);
   });
 }
 
 }  // namespace
 
-void multiply_block(const ProductTable& products, const Product& product, const WeightView& weight, const float* bias,
-                    const BlockPlan::Block& block, const char* activation, std::int64_t activation_stride, float* y,
-                    std::int64_t y_stride) {
-  products.multiply(product, static_cast<const char*>(weight.data) + block.out * weight.row_bytes, weight.row_bytes,
-                    block.outs, weight.cols, activation, activation_stride, block.rows, y, y_stride);
+void multiply_block(const ProductTable& products, const Product& product, const WeightView& weight,
+                    const float* bias, const BlockPlan::Block& block, const char* activation,
+                    std::int64_t activation_stride, float* y, std::int64_t y_stride) {
+  products.multiply(product, static_cast<const char*>(weight.data) + block.out * weight.row_bytes,
+                    weight.row_bytes, block.outs, weight.cols, activation, activation_stride, block.rows, y,
+                    y_stride);
   if (!bias) return;
   for (std::int64_t j = 0; j < block.rows; ++j) {
     for (std::int64_t i = 0; i < block.outs; ++i) y[j * y_stride + i] += bias[block.out + i];
@@ -111,22 +114,23 @@ void multiply_block(const ProductTable& products, const Product& product, const 
 
 const Product& checked_product(const ProductTable& products, const WeightView& weight) {
   const Product* product = products.find(weight.format);
-  QUIRE_CHECK(product != nullptr, "no product for weights of format {}", weight_format_info(weight.format).name);
+  QUIRE_CHECK(product != nullptr, "no product for weights of format {}",
+              weight_format_info(weight.format).name);
   QUIRE_CHECK(weight.data != nullptr && weight.row_bytes == weight_row_bytes(weight.format, weight.cols),
               "weight of {} x {}: row bytes {}", weight.rows, weight.cols, weight.row_bytes);
   return *product;
 }
 
 void CpuOps::linear(const Linear& args, platform::Stream& stream) {
-  QUIRE_CHECK(is_matrix(args.x) && args.target_count >= 1 && args.target_count <= kMaxTargets, "targets={} x rank {}",
-              args.target_count, args.x.rank);
+  QUIRE_CHECK(is_matrix(args.x) && args.target_count >= 1 && args.target_count <= kMaxTargets,
+              "targets={} x rank {}", args.target_count, args.x.rank);
   std::int64_t bytes = 0;
   unsigned seen = 0;
   for (int t = 0; t < args.target_count; ++t) {
     const LinearTarget& target = args.targets[t];
     const Product& product = checked_product(products_, target.weight);
-    QUIRE_CHECK(is_matrix(target.y) && target.weight.cols == args.x.cols() && target.y.cols() == target.weight.rows &&
-                    target.y.rows() == args.x.rows(),
+    QUIRE_CHECK(is_matrix(target.y) && target.weight.cols == args.x.cols() &&
+                    target.y.cols() == target.weight.rows && target.y.rows() == args.x.rows(),
                 "x {} x {}, weight {} x {}, y {} x {}", args.x.rows(), args.x.cols(), target.weight.rows,
                 target.weight.cols, target.y.rows(), target.y.cols());
     const unsigned bit = 1u << static_cast<unsigned>(product.activation);
@@ -134,8 +138,8 @@ void CpuOps::linear(const Linear& args, platform::Stream& stream) {
     seen |= bit;
     bytes += align64(args.x.rows() * activation_row_bytes(product.activation, args.x.cols()));
   }
-  QUIRE_CHECK(bytes <= workspace_.scratch_bytes(), "{} rows of {} need {} bytes of {}", args.x.rows(), args.x.cols(),
-              bytes, workspace_.scratch_bytes());
+  QUIRE_CHECK(bytes <= workspace_.scratch_bytes(), "{} rows of {} need {} bytes of {}", args.x.rows(),
+              args.x.cols(), bytes, workspace_.scratch_bytes());
   if (args.x.rows() == 0) return;
   const LinearTask task{args, &products_, workspace_.scratch()};
   platform::cpu::as_cpu(stream).enqueue([task](Team& team) { run_linear(task, team); });

@@ -7,13 +7,13 @@
 namespace quire::ops::cpu {
 namespace {
 
+using platform::cpu::Isa;
 using testing::levels;
 using testing::random_floats;
 using testing::random_weight;
 using testing::Rig;
 using testing::TestWeight;
 using testing::view;
-using platform::cpu::Isa;
 
 float f16_at(const char* at) {
   std::uint16_t bits;
@@ -22,7 +22,8 @@ float f16_at(const char* at) {
 }
 
 // What a product sees of a row: rounded to its activation format and back.
-std::vector<float> seen(const ProductTable& products, ActivationFormat format, const float* x, std::int64_t cols) {
+std::vector<float> seen(const ProductTable& products, ActivationFormat format, const float* x,
+                        std::int64_t cols) {
   std::vector<float> values(x, x + cols);
   if (format == ActivationFormat::f32) return values;
   std::vector<char> raw(static_cast<std::size_t>(activation_row_bytes(format, cols)));
@@ -33,15 +34,26 @@ std::vector<float> seen(const ProductTable& products, ActivationFormat format, c
     const char* block256 = raw.data() + i / 256 * 292;
     float d = 0.0f;
     switch (format) {
-      case ActivationFormat::f16: v = f16_at(raw.data() + 2 * i); break;
-      case ActivationFormat::bf16: std::uint16_t bits; std::memcpy(&bits, raw.data() + 2 * i, 2); v = bf16_to_f32(bits); break;
-      case ActivationFormat::q8_0: v = f16_at(block32) * static_cast<float>(static_cast<signed char>(block32[2 + i % 32])); break;
-      case ActivationFormat::q8_1: v = f16_at(block32) * static_cast<float>(static_cast<signed char>(block32[4 + i % 32])); break;
+      case ActivationFormat::f16:
+        v = f16_at(raw.data() + 2 * i);
+        break;
+      case ActivationFormat::bf16:
+        std::uint16_t bits;
+        std::memcpy(&bits, raw.data() + 2 * i, 2);
+        v = bf16_to_f32(bits);
+        break;
+      case ActivationFormat::q8_0:
+        v = f16_at(block32) * static_cast<float>(static_cast<signed char>(block32[2 + i % 32]));
+        break;
+      case ActivationFormat::q8_1:
+        v = f16_at(block32) * static_cast<float>(static_cast<signed char>(block32[4 + i % 32]));
+        break;
       case ActivationFormat::q8_k:
         std::memcpy(&d, block256, 4);
         v = d * static_cast<float>(static_cast<signed char>(block256[4 + i % 256]));
         break;
-      default: break;
+      default:
+        break;
     }
   }
   return values;
@@ -55,11 +67,12 @@ std::vector<Shape> shapes_of(WeightFormat format) {
   const std::int64_t block = weight_format_info(format).block_elements;
   if (block == 256) return {{256, 33}, {512, 130}, {2048, 17}};
   if (block == 32) return {{32, 1}, {96, 37}, {576, 130}, {1536, 66}, {4096, 19}};
-  return {{1, 5}, {7, 3}, {16, 4}, {48, 65}, {100, 66}, {131, 37}, {192, 259}, {576, 130}, {2048, 67}, {4096, 16}};
+  return {{1, 5},    {7, 3},     {16, 4},    {48, 65},   {100, 66},
+          {131, 37}, {192, 259}, {576, 130}, {2048, 67}, {4096, 16}};
 }
 
-std::vector<float> run(Rig& rig, const WeightView& weight, std::vector<float>& x, std::int64_t first, std::int64_t rows,
-                       const float* bias = nullptr) {
+std::vector<float> run(Rig& rig, const WeightView& weight, std::vector<float>& x, std::int64_t first,
+                       std::int64_t rows, const float* bias = nullptr) {
   std::vector<float> y(static_cast<std::size_t>(rows * weight.rows), NAN);
   Linear linear;
   linear.x = TensorView::matrix(x.data() + first * weight.cols, DType::f32, rows, weight.cols);
@@ -87,16 +100,19 @@ TEST_P(Formats, EveryLineOfTheTableMultiplies) {
       // Q8_1 keeps the sum of a block as a 16-bit float: 2^-11 of it.
       const double relative = product.activation == ActivationFormat::q8_1 ? 1e-3 : 4e-6;
       for (std::int64_t r = 0; r < rows; ++r) {
-        const std::vector<float> a = seen(products, product.activation, x.data() + r * shape.cols, shape.cols);
+        const std::vector<float> a =
+            seen(products, product.activation, x.data() + r * shape.cols, shape.cols);
         for (std::int64_t o = 0; o < shape.rows; ++o) {
           double expected = bias[static_cast<std::size_t>(o)], magnitude = std::fabs(expected) + 1e-3;
           for (std::int64_t c = 0; c < shape.cols; ++c) {
-            const double term = double{a[static_cast<std::size_t>(c)]} * values[static_cast<std::size_t>(o * shape.cols + c)];
+            const double term =
+                double{a[static_cast<std::size_t>(c)]} * values[static_cast<std::size_t>(o * shape.cols + c)];
             expected += term;
             magnitude += std::fabs(term);
           }
           ASSERT_NEAR(y[static_cast<std::size_t>(r * shape.rows + o)], expected, relative * magnitude)
-              << weight_format_info(line.format).name << " " << shape.cols << " x " << shape.rows << " row " << r;
+              << weight_format_info(line.format).name << " " << shape.cols << " x " << shape.rows << " row "
+              << r;
         }
       }
     }
@@ -117,15 +133,16 @@ TEST_P(Formats, ARowsBitsDoNotDependOnTheOtherRows) {
         const std::int64_t first = rows * 7 % (all - rows + 1);
         const std::vector<float> part = run(rig, w.view, x, first, rows);
         ASSERT_EQ(std::memcmp(part.data(), whole.data() + first * shape.rows, part.size() * sizeof(float)), 0)
-            << weight_format_info(line.format).name << " " << shape.cols << " x " << shape.rows << ", " << rows
-            << " rows from " << first;
+            << weight_format_info(line.format).name << " " << shape.cols << " x " << shape.rows << ", "
+            << rows << " rows from " << first;
       }
     }
   }
 }
 
 TEST_P(Formats, ThreadsDoNotChangeBits) {
-  for (WeightFormat format : {WeightFormat::f32, WeightFormat::bf16, WeightFormat::q8_0, WeightFormat::q4_1}) {
+  for (WeightFormat format :
+       {WeightFormat::f32, WeightFormat::bf16, WeightFormat::q8_0, WeightFormat::q4_1}) {
     const TestWeight w = random_weight(format, 300, 576, 23);
     std::vector<float> x = random_floats(70 * 576, 25);
     Rig one(GetParam(), 1);
@@ -141,7 +158,8 @@ TEST_P(Formats, ThreadsDoNotChangeBits) {
 // Several weights of several formats over one strided input equal one call each.
 TEST_P(Formats, TargetsShareTheirInput) {
   Rig rig(GetParam());
-  const WeightFormat formats[] = {WeightFormat::q4_1, WeightFormat::q8_0, WeightFormat::q4_1, WeightFormat::f32};
+  const WeightFormat formats[] = {WeightFormat::q4_1, WeightFormat::q8_0, WeightFormat::q4_1,
+                                  WeightFormat::f32};
   const std::int64_t rows = 5, cols = 96, stride = 130;
   std::vector<float> padded = random_floats(rows * stride, 31), dense;
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -163,8 +181,10 @@ TEST_P(Formats, TargetsShareTheirInput) {
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t o = 0; o < 80; ++o) {
         const float value = outs[t][static_cast<std::size_t>(r * 80 + o)];
-        if (o < weights[t].view.rows) ASSERT_EQ(value, alone[static_cast<std::size_t>(r * weights[t].view.rows + o)]);
-        else ASSERT_TRUE(std::isnan(value)) << "written past the row";
+        if (o < weights[t].view.rows)
+          ASSERT_EQ(value, alone[static_cast<std::size_t>(r * weights[t].view.rows + o)]);
+        else
+          ASSERT_TRUE(std::isnan(value)) << "written past the row";
       }
     }
   }
@@ -175,7 +195,8 @@ TEST_P(Formats, HeadLinearIsOneMatrixPerHead) {
   const std::int64_t rows = 9, heads = 5, in = 64, out = 24;
   for (WeightFormat format : {WeightFormat::f32, WeightFormat::q8_0}) {
     const TestWeight w = random_weight(format, out, in, 51, heads);
-    std::vector<float> x = random_floats(rows * heads * in, 52), y(static_cast<std::size_t>(rows * heads * out), NAN);
+    std::vector<float> x = random_floats(rows * heads * in, 52),
+                       y(static_cast<std::size_t>(rows * heads * out), NAN);
     HeadLinear args{TensorView::heads(x.data(), DType::f32, rows, heads, in), w.view,
                     TensorView::heads(y.data(), DType::f32, rows, heads, out)};
     rig.ops->head_linear(args, *rig.stream);
@@ -188,7 +209,9 @@ TEST_P(Formats, HeadLinearIsOneMatrixPerHead) {
       }
       const std::vector<float> expected = run(rig, w.view.expert(h), of_head, 0, rows);
       for (std::int64_t r = 0; r < rows; ++r) {
-        EXPECT_EQ(std::memcmp(&y[static_cast<std::size_t>((r * heads + h) * out)], &expected[static_cast<std::size_t>(r * out)], out * 4), 0);
+        EXPECT_EQ(std::memcmp(&y[static_cast<std::size_t>((r * heads + h) * out)],
+                              &expected[static_cast<std::size_t>(r * out)], out * 4),
+                  0);
       }
     }
   }

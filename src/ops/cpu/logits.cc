@@ -66,7 +66,8 @@ void run_sample_row(const SampleTask& task, std::int64_t i, int thread) {
 }
 
 // The n best by value, ties to the lower id: one pass that keeps a sorted list (n is small).
-void top_of(const float* x, std::int64_t vocab, std::int32_t n, double total, std::int32_t* id, float* logprob) {
+void top_of(const float* x, std::int64_t vocab, std::int32_t n, double total, std::int32_t* id,
+            float* logprob) {
   std::int32_t count = 0;
   for (std::int64_t i = 0; i < vocab; ++i) {
     if (count == n && !(x[i] > x[id[n - 1]])) continue;
@@ -74,7 +75,8 @@ void top_of(const float* x, std::int64_t vocab, std::int32_t n, double total, st
     for (; at > 0 && x[i] > x[id[at - 1]]; --at) id[at] = id[at - 1];
     id[at] = static_cast<std::int32_t>(i);
   }
-  for (std::int32_t k = 0; k < count; ++k) logprob[k] = static_cast<float>(static_cast<double>(x[id[k]]) - total);
+  for (std::int32_t k = 0; k < count; ++k)
+    logprob[k] = static_cast<float>(static_cast<double>(x[id[k]]) - total);
   for (std::int32_t k = count; k < n; ++k) {
     id[k] = -1;
     logprob[k] = std::numeric_limits<float>::quiet_NaN();
@@ -107,7 +109,8 @@ void CpuOps::sample(const Sample& args, platform::Stream& stream) {
   auto& cpu = platform::cpu::as_cpu(stream);
   const OpsLimits& limits = workspace_.limits();
   QUIRE_CHECK(is_matrix(args.logits) && args.logits.cols() <= limits.vocab && cpu.threads() <= limits.threads,
-              "vocabulary {} of {}, threads {} of {}", args.logits.cols(), limits.vocab, cpu.threads(), limits.threads);
+              "vocabulary {} of {}, threads {} of {}", args.logits.cols(), limits.vocab, cpu.threads(),
+              limits.threads);
   const SampleTask task{args, &math_, &workspace_};
   cpu.enqueue([task](Team& team) {
     for_rows(team, task.args.logits.rows(), task.args.logits.cols() * 8,
@@ -116,7 +119,8 @@ void CpuOps::sample(const Sample& args, platform::Stream& stream) {
 }
 
 void CpuOps::score(const Score& args, platform::Stream& stream) {
-  QUIRE_CHECK(is_matrix(args.logits) && (args.top_n == 0 || (args.top_id && args.top_logprob)), "top_n={}", args.top_n);
+  QUIRE_CHECK(is_matrix(args.logits) && (args.top_n == 0 || (args.top_id && args.top_logprob)), "top_n={}",
+              args.top_n);
   const RowMath* math = &math_;
   platform::cpu::as_cpu(stream).enqueue([args, math](Team& team) {
     for_rows(team, args.logits.rows(), args.logits.cols() * 8,

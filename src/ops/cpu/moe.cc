@@ -124,13 +124,13 @@ struct MoeScratch {
   char* x;               // [places] rounded or copied inputs, x_bytes apart
   float* gate;           // [places, inter]
   float* up;
-  char* act;             // [places] rounded activations, act_bytes apart; gate itself for f32
-  float* out;            // [places, hidden]
+  char* act;   // [places] rounded activations, act_bytes apart; gate itself for f32
+  float* out;  // [places, hidden]
   std::int64_t x_bytes, act_bytes;
 };
 
-std::int64_t carve(char* base, std::int64_t places, std::int64_t experts,
-                   std::int64_t hidden, std::int64_t inter, ActivationFormat in, ActivationFormat mid, MoeScratch* s) {
+std::int64_t carve(char* base, std::int64_t places, std::int64_t experts, std::int64_t hidden,
+                   std::int64_t inter, ActivationFormat in, ActivationFormat mid, MoeScratch* s) {
   Carver carver(base);
   s->x_bytes = activation_row_bytes(in, hidden);
   s->act_bytes = activation_row_bytes(mid, inter);
@@ -140,7 +140,8 @@ std::int64_t carve(char* base, std::int64_t places, std::int64_t experts,
   s->x = carver.take<char>(places * s->x_bytes);
   s->gate = carver.take<float>(places * inter);
   s->up = carver.take<float>(places * inter);
-  s->act = mid == ActivationFormat::f32 ? reinterpret_cast<char*>(s->gate) : carver.take<char>(places * s->act_bytes);
+  s->act = mid == ActivationFormat::f32 ? reinterpret_cast<char*>(s->gate)
+                                        : carver.take<char>(places * s->act_bytes);
   s->out = carver.take<float>(places * hidden);
   return carver.used();
 }
@@ -201,9 +202,15 @@ void activate(const MoeTask& task, const MoeScratch& s, std::int64_t place, Acti
   float* gate = s.gate + place * inter;
   const float* up = s.up + place * inter;
   switch (a.kind) {
-    case Activation::silu: task.math->silu(gate, up, gate, inter); break;
-    case Activation::gelu_tanh: task.math->gelu_tanh(gate, up, gate, inter); break;
-    case Activation::swiglu_clamp: task.math->swiglu_clamp(gate, up, gate, inter, a.limit); break;
+    case Activation::silu:
+      task.math->silu(gate, up, gate, inter);
+      break;
+    case Activation::gelu_tanh:
+      task.math->gelu_tanh(gate, up, gate, inter);
+      break;
+    case Activation::swiglu_clamp:
+      task.math->swiglu_clamp(gate, up, gate, inter, a.limit);
+      break;
   }
   if (mid != ActivationFormat::f32) task.products->round_row(mid, gate, s.act + place * s.act_bytes, inter);
 }
@@ -238,7 +245,8 @@ void run_moe(const MoeTask& task, Team& team) {
   });
   const MoeProduct first[2] = {{&a.gate, gate, a.gate_bias, s.gate}, {&a.up, up, a.up_bias, s.up}};
   multiply_experts(task, s, s.x, s.x_bytes, first, 2, team);
-  for_rows(team, places, inter * 8, [&](std::int64_t place, int) { activate(task, s, place, down->activation); });
+  for_rows(team, places, inter * 8,
+           [&](std::int64_t place, int) { activate(task, s, place, down->activation); });
   const MoeProduct second[1] = {{&a.down, down, a.down_bias, s.out}};
   multiply_experts(task, s, s.act, s.act_bytes, second, 1, team);
   for_rows(team, a.x.rows(), hidden * a.top_k, [&](std::int64_t row, int) { combine_row(task, s, row); });
@@ -257,11 +265,12 @@ std::int64_t moe_workspace_bytes(const OpsLimits& limits) {
 
 void CpuOps::route(const Route& args, platform::Stream& stream) {
   const RouterSpec& spec = args.spec;
-  QUIRE_CHECK(is_matrix(args.logits) && args.logits.cols() == spec.experts && spec.experts <= kMaxExperts &&
-                  spec.top_k >= 1 && spec.top_k <= spec.experts && spec.groups >= 1 && spec.groups <= kMaxRouterGroups &&
-                  spec.experts % spec.groups == 0 && spec.top_groups >= 1 && spec.top_groups <= spec.groups &&
-                  spec.top_k <= spec.experts / spec.groups * spec.top_groups,
-              "experts {} top {} groups {} top groups {}", spec.experts, spec.top_k, spec.groups, spec.top_groups);
+  QUIRE_CHECK(
+      is_matrix(args.logits) && args.logits.cols() == spec.experts && spec.experts <= kMaxExperts &&
+          spec.top_k >= 1 && spec.top_k <= spec.experts && spec.groups >= 1 &&
+          spec.groups <= kMaxRouterGroups && spec.experts % spec.groups == 0 && spec.top_groups >= 1 &&
+          spec.top_groups <= spec.groups && spec.top_k <= spec.experts / spec.groups * spec.top_groups,
+      "experts {} top {} groups {} top groups {}", spec.experts, spec.top_k, spec.groups, spec.top_groups);
   platform::cpu::as_cpu(stream).enqueue([args](Team& team) {
     for_rows(team, args.logits.rows(), std::int64_t{args.spec.experts} * (8 + args.spec.top_k),
              [&](std::int64_t row, int) { route_row(args, row); });
@@ -274,17 +283,18 @@ void CpuOps::moe_mlp(const MoeMlp& args, platform::Stream& stream) {
   const Product& down = checked_product(products_, args.down);
   QUIRE_CHECK(is_matrix(args.x) && is_matrix(args.y) && args.top_k >= 1 && args.gate.experts <= kMaxExperts &&
                   args.gate.experts == args.up.experts && args.gate.experts == args.down.experts &&
-                  args.gate.cols == args.x.cols() && args.up.cols == args.x.cols() && args.gate.rows == args.up.rows &&
-                  args.down.cols == args.gate.rows && args.down.rows == args.y.cols() &&
-                  args.y.cols() == args.x.cols() && gate.activation == up.activation,
-              "x {} x {}, {} experts of {} x {}, down {} x {}", args.x.rows(), args.x.cols(), args.gate.experts,
-              args.gate.rows, args.gate.cols, args.down.rows, args.down.cols);
+                  args.gate.cols == args.x.cols() && args.up.cols == args.x.cols() &&
+                  args.gate.rows == args.up.rows && args.down.cols == args.gate.rows &&
+                  args.down.rows == args.y.cols() && args.y.cols() == args.x.cols() &&
+                  gate.activation == up.activation,
+              "x {} x {}, {} experts of {} x {}, down {} x {}", args.x.rows(), args.x.cols(),
+              args.gate.experts, args.gate.rows, args.gate.cols, args.down.rows, args.down.cols);
   if (args.x.rows() == 0) return;
   MoeScratch s;
   const std::int64_t bytes = carve(nullptr, args.x.rows() * args.top_k, args.gate.experts, args.x.cols(),
                                    args.gate.rows, gate.activation, down.activation, &s);
-  QUIRE_CHECK(bytes <= workspace_.scratch_bytes(), "{} rows of top {} need {} bytes of {}", args.x.rows(), args.top_k,
-              bytes, workspace_.scratch_bytes());
+  QUIRE_CHECK(bytes <= workspace_.scratch_bytes(), "{} rows of top {} need {} bytes of {}", args.x.rows(),
+              args.top_k, bytes, workspace_.scratch_bytes());
   const MoeTask task{args, &products_, &math_, workspace_.scratch()};
   platform::cpu::as_cpu(stream).enqueue([task](Team& team) { run_moe(task, team); });
 }

@@ -9,13 +9,13 @@
 namespace quire::ops::cpu {
 namespace {
 
+using platform::cpu::Isa;
 using testing::levels;
 using testing::random_floats;
 using testing::random_weight;
 using testing::Rig;
 using testing::TestWeight;
 using testing::view;
-using platform::cpu::Isa;
 
 std::vector<double> softmax(std::vector<double> x) {
   const double largest = *std::max_element(x.begin(), x.end());
@@ -29,7 +29,9 @@ std::vector<double> softmax(std::vector<double> x) {
 std::vector<int> top(const std::vector<double>& x, int k) {
   std::vector<int> ids(x.size());
   std::iota(ids.begin(), ids.end(), 0);
-  std::stable_sort(ids.begin(), ids.end(), [&](int a, int b) { return x[static_cast<std::size_t>(a)] > x[static_cast<std::size_t>(b)]; });
+  std::stable_sort(ids.begin(), ids.end(), [&](int a, int b) {
+    return x[static_cast<std::size_t>(a)] > x[static_cast<std::size_t>(b)];
+  });
   ids.resize(static_cast<std::size_t>(k));
   return ids;
 }
@@ -54,7 +56,8 @@ void naive_route(const RouterSpec& spec, const float* logits, const float* bias,
     }
     const std::vector<int> kept = top(group_score, spec.top_groups);
     for (int e = 0; e < spec.experts; ++e) {
-      if (std::find(kept.begin(), kept.end(), e / size) == kept.end()) score[static_cast<std::size_t>(e)] = -INFINITY;
+      if (std::find(kept.begin(), kept.end(), e / size) == kept.end())
+        score[static_cast<std::size_t>(e)] = -INFINITY;
     }
     ids = top(score, spec.top_k);
   }
@@ -77,10 +80,12 @@ TEST(Route, EveryKindEqualsTheReference) {
   };
   for (const RouterSpec& spec : specs) {
     const std::int64_t rows = 130;
-    std::vector<float> logits = random_floats(rows * spec.experts, 5, 2.0f), bias = random_floats(spec.experts, 6, 0.6f);
+    std::vector<float> logits = random_floats(rows * spec.experts, 5, 2.0f),
+                       bias = random_floats(spec.experts, 6, 0.6f);
     std::vector<std::int32_t> expert(static_cast<std::size_t>(rows * spec.top_k));
     std::vector<float> weight(expert.size());
-    rig.ops->route({spec, view(logits, rows, spec.experts), bias.data(), expert.data(), weight.data()}, *rig.stream);
+    rig.ops->route({spec, view(logits, rows, spec.experts), bias.data(), expert.data(), weight.data()},
+                   *rig.stream);
     rig.stream->synchronize();
     for (std::int64_t r = 0; r < rows; ++r) {
       std::vector<int> ids;
@@ -143,7 +148,8 @@ std::vector<double> by_parts(Rig& rig, const Experts& e, std::vector<float> x, c
     first.targets[0] = {e.gate.view.expert(id), e.gate_bias.data() + id * inter, view(gate, 1, inter)};
     first.targets[1] = {e.up.view.expert(id), e.up_bias.data() + id * inter, view(up, 1, inter)};
     rig.ops->linear(first, *rig.stream);
-    rig.ops->gated_activation({kind, 3.0f, view(gate, 1, inter), view(up, 1, inter), view(gate, 1, inter)}, *rig.stream);
+    rig.ops->gated_activation({kind, 3.0f, view(gate, 1, inter), view(up, 1, inter), view(gate, 1, inter)},
+                              *rig.stream);
     Linear second{view(gate, 1, inter), {}, 1};
     second.targets[0] = {e.down.view.expert(id), e.down_bias.data() + id * hidden, view(out, 1, hidden)};
     rig.ops->linear(second, *rig.stream);
@@ -159,7 +165,8 @@ std::vector<double> by_parts(Rig& rig, const Experts& e, std::vector<float> x, c
 class Mixture : public ::testing::TestWithParam<Isa> {};
 
 TEST_P(Mixture, EqualsItsPartsAndRowsStandAlone) {
-  for (WeightFormat format : {WeightFormat::f32, WeightFormat::q8_0, WeightFormat::mxfp4, WeightFormat::bf16}) {
+  for (WeightFormat format :
+       {WeightFormat::f32, WeightFormat::q8_0, WeightFormat::mxfp4, WeightFormat::bf16}) {
     for (Activation kind : {Activation::silu, Activation::swiglu_clamp}) {
       Rig rig(GetParam(), 2), single(GetParam(), 1);
       const std::int64_t rows = 100, hidden = 96, inter = 160, experts = 7;
@@ -174,7 +181,9 @@ TEST_P(Mixture, EqualsItsPartsAndRowsStandAlone) {
         for (int k = 0; k < top_k; ++k) expert.push_back((first + k * 2) % 6);
       }
       std::vector<float> weight = random_floats(rows * top_k, 10);
-      rig.ops->moe_mlp(make_args(e, view(x, rows, hidden), expert.data(), weight.data(), top_k, kind, view(y, rows, hidden)), *rig.stream);
+      rig.ops->moe_mlp(make_args(e, view(x, rows, hidden), expert.data(), weight.data(), top_k, kind,
+                                 view(y, rows, hidden)),
+                       *rig.stream);
       rig.stream->synchronize();
       for (std::int64_t r = 0; r < rows; r += 13) {
         const std::vector<float> row(x.begin() + r * hidden, x.begin() + (r + 1) * hidden);
@@ -188,9 +197,11 @@ TEST_P(Mixture, EqualsItsPartsAndRowsStandAlone) {
       for (std::int64_t count : {1, 2, 5, 33}) {
         const std::int64_t first = count * 2;
         std::vector<float> part(static_cast<std::size_t>(count * hidden), NAN);
-        single.ops->moe_mlp(make_args(e, TensorView::matrix(x.data() + first * hidden, DType::f32, count, hidden),
-                                      expert.data() + first * top_k, weight.data() + first * top_k, top_k, kind,
-                                      view(part, count, hidden)), *single.stream);
+        single.ops->moe_mlp(
+            make_args(e, TensorView::matrix(x.data() + first * hidden, DType::f32, count, hidden),
+                      expert.data() + first * top_k, weight.data() + first * top_k, top_k, kind,
+                      view(part, count, hidden)),
+            *single.stream);
         single.stream->synchronize();
         ASSERT_EQ(std::memcmp(part.data(), y.data() + first * hidden, part.size() * 4), 0)
             << weight_format_info(format).name << " " << count;

@@ -23,7 +23,8 @@ inline std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> coun
 inline double uniform_draw(std::uint64_t seed, std::uint64_t sequence, std::uint64_t token) {
   const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
   const auto high = [](std::uint64_t x) { return static_cast<std::uint32_t>(x >> 32); };
-  const auto bits = philox4x32({low(token), high(token), low(sequence), high(sequence)}, {low(seed), high(seed)});
+  const auto bits =
+      philox4x32({low(token), high(token), low(sequence), high(sequence)}, {low(seed), high(seed)});
   const std::uint64_t word = (std::uint64_t{bits[0]} << 32 | bits[1]) >> 11;
   return static_cast<double>(word) * 0x1.0p-53;
 }

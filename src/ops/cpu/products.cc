@@ -26,7 +26,9 @@ struct ActivationInfo {
 constexpr ActivationInfo kActivations[] = {
     {1, 4, "f32"}, {1, 2, "f16"}, {1, 2, "bf16"}, {32, 34, "q8_0"}, {32, 36, "q8_1"}, {256, 292, "q8_k"},
 };
-const ActivationInfo& info_of(ActivationFormat format) { return kActivations[static_cast<std::size_t>(format)]; }
+const ActivationInfo& info_of(ActivationFormat format) {
+  return kActivations[static_cast<std::size_t>(format)];
+}
 
 void copy_f32(const void* x, float* y, std::int64_t count) {
   std::memcpy(y, x, static_cast<std::size_t>(count) * sizeof(float));
@@ -67,7 +69,8 @@ void ProductTable::add_floats(Isa isa) {
   const RowKernels& k = *kernels_;
   const bool tiles = isa != Isa::portable;
   const std::int64_t width = k.name == "avx512" ? 16 : 8;
-  const auto line = [&](WeightFormat format, ActivationFormat activation, VecDot dot, Dequantise dequantise, int type) {
+  const auto line = [&](WeightFormat format, ActivationFormat activation, VecDot dot, Dequantise dequantise,
+                        int type) {
     Product p{format, activation, dot, dequantise};
     p.tiled_weight = p.tiled_activation = tiles ? type : -1;
     p.tiled_cols = width;
@@ -117,12 +120,18 @@ const Product* ProductTable::find(WeightFormat format) const {
 
 void ProductTable::round_row(ActivationFormat format, const float* x, void* y, std::int64_t cols) const {
   switch (format) {
-    case ActivationFormat::f16: return row_to_f16(*math_, x, static_cast<std::uint16_t*>(y), cols);
-    case ActivationFormat::bf16: return math_->to_bf16(x, static_cast<std::uint16_t*>(y), cols);
-    case ActivationFormat::q8_0: return kernels_->q8_0(x, y, cols);
-    case ActivationFormat::q8_1: return kernels_->q8_1(x, y, cols);
-    case ActivationFormat::q8_k: return kernels_->q8_k(x, y, cols);
-    case ActivationFormat::f32: break;
+    case ActivationFormat::f16:
+      return row_to_f16(*math_, x, static_cast<std::uint16_t*>(y), cols);
+    case ActivationFormat::bf16:
+      return math_->to_bf16(x, static_cast<std::uint16_t*>(y), cols);
+    case ActivationFormat::q8_0:
+      return kernels_->q8_0(x, y, cols);
+    case ActivationFormat::q8_1:
+      return kernels_->q8_1(x, y, cols);
+    case ActivationFormat::q8_k:
+      return kernels_->q8_k(x, y, cols);
+    case ActivationFormat::f32:
+      break;
   }
   QUIRE_CHECK(false, "activation format {} is not rounded", static_cast<int>(format));
 }
@@ -142,39 +151,42 @@ void ProductTable::multiply_dots(const Product& product, const char* weight, std
   }
 }
 
-void ProductTable::multiply(const Product& product, const void* weight, std::int64_t row_bytes, std::int64_t rows,
-                            std::int64_t cols, const void* activation, std::int64_t activation_stride,
-                            std::int64_t count, float* y, std::int64_t y_stride) const {
+void ProductTable::multiply(const Product& product, const void* weight, std::int64_t row_bytes,
+                            std::int64_t rows, std::int64_t cols, const void* activation,
+                            std::int64_t activation_stride, std::int64_t count, float* y,
+                            std::int64_t y_stride) const {
   const char* w = static_cast<const char*>(weight);
   const char* x = static_cast<const char*>(activation);
   // Which rows are tiled follows from the weight's shape alone, never from the number of activation rows.
   std::int64_t tiled = 0;
-  if (product.tiled_weight >= 0 && cols % product.tiled_cols == 0) tiled = rows / product.tiled_rows * product.tiled_rows;
+  if (product.tiled_weight >= 0 && cols % product.tiled_cols == 0)
+    tiled = rows / product.tiled_rows * product.tiled_rows;
   if (count == 1 && !product.tiled_single_row) tiled = 0;
   if (tiled > 0) {
     const std::int64_t lda = cols / product.elements_per_step;
     const std::int64_t step_bytes = activation_row_bytes(product.activation, product.elements_per_step);
-    QUIRE_CHECK(activation_stride % step_bytes == 0, "rows {} bytes apart, blocks of {}", activation_stride, step_bytes);
+    QUIRE_CHECK(activation_stride % step_bytes == 0, "rows {} bytes apart, blocks of {}", activation_stride,
+                step_bytes);
     const std::int64_t ldb = activation_stride / step_bytes;
     bool done = false;
     if (count > 1) {
-      done = run_tiled(*kernels_, tiled, count, lda, w, lda, x, ldb, y,
-                       y_stride, product.tiled_weight, product.tiled_activation);
+      done = run_tiled(*kernels_, tiled, count, lda, w, lda, x, ldb, y, y_stride, product.tiled_weight,
+                       product.tiled_activation);
     } else {
       // The tile wants two rows: it gets the same one twice, and the second result is dropped.
       constexpr std::int64_t kPiece = 256;
       float twice[2 * kPiece];
       for (std::int64_t i = 0; i < tiled; i += kPiece) {
         const std::int64_t piece = std::min(kPiece, tiled - i);
-        done = run_tiled(*kernels_, piece, 2, lda, w + i * row_bytes, lda, x, 0, twice, kPiece, product.tiled_weight,
-                         product.tiled_activation);
+        done = run_tiled(*kernels_, piece, 2, lda, w + i * row_bytes, lda, x, 0, twice, kPiece,
+                         product.tiled_weight, product.tiled_activation);
         std::memcpy(y + i, twice, static_cast<std::size_t>(piece) * sizeof(float));
       }
     }
     QUIRE_CHECK(done, "no tile for {} rows, {} columns, {} activations", tiled, cols, count);
   }
-  multiply_dots(product, w + tiled * row_bytes, row_bytes, rows - tiled, cols, x, activation_stride, count, y + tiled,
-                y_stride);
+  multiply_dots(product, w + tiled * row_bytes, row_bytes, rows - tiled, cols, x, activation_stride, count,
+                y + tiled, y_stride);
 }
 
 }  // namespace quire::ops::cpu

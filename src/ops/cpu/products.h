@@ -28,10 +28,10 @@ struct Product {
   // ggml's type numbers for the tiled product, -1 when there is none.
   int tiled_weight = -1;
   int tiled_activation = -1;
-  std::int64_t tiled_cols = 1;       // cols must be a multiple of it
-  std::int64_t tiled_rows = 1;       // and the weight rows of one call
+  std::int64_t tiled_cols = 1;         // cols must be a multiple of it
+  std::int64_t tiled_rows = 1;         // and the weight rows of one call
   std::int64_t elements_per_step = 1;  // leading dimensions are in blocks of so many elements
-  bool tiled_single_row = false;     // one activation row goes through the tile too (its sums run otherwise)
+  bool tiled_single_row = false;  // one activation row goes through the tile too (its sums run otherwise)
 };
 
 class ProductTable {
@@ -45,11 +45,11 @@ class ProductTable {
   // Rounds one row to what the product wants. Not for f32, which is used where it lies.
   void round_row(ActivationFormat format, const float* x, void* y, std::int64_t cols) const;
 
-  // y[j * y_stride + i] = product of weight row i and activation row j, for i in [0, rows) and j in [0, count).
-  // Activation rows lie activation_stride bytes apart.
+  // y[j * y_stride + i] = product of weight row i and activation row j, for i in [0, rows) and j in [0,
+  // count). Activation rows lie activation_stride bytes apart.
   void multiply(const Product& product, const void* weight, std::int64_t row_bytes, std::int64_t rows,
-                std::int64_t cols, const void* activation, std::int64_t activation_stride, std::int64_t count, float* y,
-                std::int64_t y_stride) const;
+                std::int64_t cols, const void* activation, std::int64_t activation_stride, std::int64_t count,
+                float* y, std::int64_t y_stride) const;
 
  private:
   static constexpr int kMaxFormats = 20;
@@ -57,8 +57,8 @@ class ProductTable {
   void add_floats(platform::cpu::Isa isa);
   void add_blocks(platform::cpu::Isa isa);
   void multiply_dots(const Product& product, const char* weight, std::int64_t row_bytes, std::int64_t rows,
-                     std::int64_t cols, const char* activation, std::int64_t activation_stride, std::int64_t count,
-                     float* y, std::int64_t y_stride) const;
+                     std::int64_t cols, const char* activation, std::int64_t activation_stride,
+                     std::int64_t count, float* y, std::int64_t y_stride) const;
 
   const RowKernels* kernels_;
   const RowMath* math_;

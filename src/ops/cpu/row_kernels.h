@@ -15,12 +15,13 @@ using Quantise = void (*)(const float* x, void* y, std::int64_t count);
 using Dequantise = void (*)(const void* x, float* y, std::int64_t count);
 // *sum = the product of `count` elements of a weight row and of an activation row. The strides and `rows`
 // are for kernels of other machines: 0, 0, 0 and 1.
-using VecDot = void (*)(int count, float* sum, std::size_t, const void* weight, std::size_t, const void* activation,
-                        std::size_t, int rows);
+using VecDot = void (*)(int count, float* sum, std::size_t, const void* weight, std::size_t,
+                        const void* activation, std::size_t, int rows);
 // ggml's tiled product C = A^T B: false when it has no tile for these types and shapes.
-using TiledProduct = bool (*)(const ggml_compute_params* params, std::int64_t m, std::int64_t n, std::int64_t k,
-                              const void* a, std::int64_t lda, const void* b, std::int64_t ldb, void* c,
-                              std::int64_t ldc, int a_type, int b_type, int c_type);
+using TiledProduct = bool (*)(const ggml_compute_params* params, std::int64_t m, std::int64_t n,
+                              std::int64_t k, const void* a, std::int64_t lda, const void* b,
+                              std::int64_t ldb, void* c, std::int64_t ldc, int a_type, int b_type,
+                              int c_type);
 
 struct RowKernels {
   std::string_view name;  // "avx2"
@@ -37,6 +38,7 @@ const RowKernels& row_kernels(platform::cpu::Isa isa);
 
 // Runs `tiled` on one thread.
 bool run_tiled(const RowKernels& kernels, std::int64_t m, std::int64_t n, std::int64_t k, const void* a,
-               std::int64_t lda, const void* b, std::int64_t ldb, float* c, std::int64_t ldc, int a_type, int b_type);
+               std::int64_t lda, const void* b, std::int64_t ldb, float* c, std::int64_t ldc, int a_type,
+               int b_type);
 
 }  // namespace quire::ops::cpu

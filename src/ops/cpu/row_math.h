@@ -37,8 +37,14 @@ const RowMath& row_math(platform::cpu::Isa isa);
 void row_to_f16(const RowMath& math, const float* x, std::uint16_t* y, std::int64_t n);
 
 // The copies; row_math() picks.
-namespace sse42 { extern const RowMath kRowMath; }
-namespace avx2 { extern const RowMath kRowMath; }
-namespace avx512 { extern const RowMath kRowMath; }
+namespace sse42 {
+extern const RowMath kRowMath;
+}
+namespace avx2 {
+extern const RowMath kRowMath;
+}
+namespace avx512 {
+extern const RowMath kRowMath;
+}
 
 }  // namespace quire::ops::cpu

@@ -3,6 +3,8 @@
 //
 // No inline function of anybody else may be called here: its copy would be compiled for this level and the
 // linker could use it for the whole program.
+#pragma once
+
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
@@ -141,8 +143,10 @@ void swiglu_clamp(const float* gate, const float* up, float* y, int64_t n, float
 // tanh(z) = 1 - 2 / (exp(2z) + 1); near 0, where that cancels, its odd series.
 inline Vec tanh(Vec z) {
   const Vec square = z * z;
-  const Vec series = z * (splat(1.0f) + square * (splat(-0.33333333f) + square * (splat(0.13333333f) +
-                     square * (splat(-0.053968254f) + square * splat(0.021869488f)))));
+  const Vec series =
+      z * (splat(1.0f) + square * (splat(-0.33333333f) +
+                                   square * (splat(0.13333333f) + square * (splat(-0.053968254f) +
+                                                                            square * splat(0.021869488f)))));
   const Vec whole = splat(1.0f) - splat(2.0f) / (exp(z + z) + splat(1.0f));
   return square < splat(0.04f) ? series : whole;
 }
@@ -230,7 +234,8 @@ void to_f16(const float* x, uint16_t* y, int64_t n) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), half);
   }
   for (; i < n; ++i) {
-    y[i] = static_cast<uint16_t>(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x[i]), _MM_FROUND_TO_NEAREST_INT), 0));
+    y[i] = static_cast<uint16_t>(
+        _mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x[i]), _MM_FROUND_TO_NEAREST_INT), 0));
   }
 }
 #else
@@ -240,7 +245,7 @@ constexpr void (*to_f16)(const float*, uint16_t*, int64_t) = nullptr;
 
 }  // namespace
 
-extern const RowMath kRowMath = {rms_norm, silu, gelu_tanh, swiglu_clamp, softcap, add_scaled, max,
-                                 sum_exp, exp_shifted, rotate_half, to_bf16, to_f16};
+extern const RowMath kRowMath = {rms_norm, silu,    gelu_tanh,   swiglu_clamp, softcap, add_scaled,
+                                 max,      sum_exp, exp_shifted, rotate_half,  to_bf16, to_f16};
 
 }  // namespace quire::ops::cpu::QUIRE_LEVEL

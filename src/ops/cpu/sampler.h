@@ -22,8 +22,8 @@ struct SampleRow {
   float* logits = nullptr;  // [vocab], changed in place by penalties and bias
   std::int32_t vocab = 0;
   const SamplingParams* params = nullptr;
-  const LogitBias* bias = nullptr;         // [params->bias_count]
-  const std::int32_t* tokens = nullptr;    // [token_count] prompt, then output
+  const LogitBias* bias = nullptr;       // [params->bias_count]
+  const std::int32_t* tokens = nullptr;  // [token_count] prompt, then output
   std::int32_t token_count = 0;
   std::int32_t prompt_length = 0;
 };

@@ -13,11 +13,11 @@
 namespace quire::ops::cpu {
 namespace {
 
+using platform::cpu::Isa;
 using testing::levels;
 using testing::random_floats;
 using testing::Rig;
 using testing::view;
-using platform::cpu::Isa;
 
 TEST(Philox, KnownAnswers) {
   using Words = std::array<std::uint32_t, 4>;
@@ -41,8 +41,8 @@ TEST(Philox, DrawsAreUniformAndKeyedByEveryPart) {
   for (int count : cells) chi += std::pow(count - kDraws / 64.0, 2) / (kDraws / 64.0);
   EXPECT_LT(chi, 120.0) << "63 degrees of freedom";
   const double base = uniform_draw(1, 2, 3);
-  for (double other : {uniform_draw(2, 2, 3), uniform_draw(1, 3, 3), uniform_draw(1, 2, 4), uniform_draw(1ull << 32, 2, 3),
-                       uniform_draw(1, 2ull << 32, 3)}) {
+  for (double other : {uniform_draw(2, 2, 3), uniform_draw(1, 3, 3), uniform_draw(1, 2, 4),
+                       uniform_draw(1ull << 32, 2, 3), uniform_draw(1, 2ull << 32, 3)}) {
     EXPECT_NE(base, other);
   }
 }
@@ -55,9 +55,12 @@ struct Sampler {
     scaled = weight = raw;
     ids.resize(counts.size());
   }
-  Sampled operator()(std::vector<float>& logits, const SamplingParams& params, const std::vector<LogitBias>& bias = {},
-                     const std::vector<std::int32_t>& tokens = {}, std::int32_t prompt = 0) {
-    SampleRow row{logits.data(), vocab_, &params, bias.data(), tokens.data(), static_cast<std::int32_t>(tokens.size()), prompt};
+  Sampled operator()(std::vector<float>& logits, const SamplingParams& params,
+                     const std::vector<LogitBias>& bias = {}, const std::vector<std::int32_t>& tokens = {},
+                     std::int32_t prompt = 0) {
+    SampleRow row{logits.data(), vocab_,        &params,
+                  bias.data(),   tokens.data(), static_cast<std::int32_t>(tokens.size()),
+                  prompt};
     return sample_row(row, math, {counts.data(), raw.data(), scaled.data(), weight.data(), ids.data()});
   }
   std::int32_t vocab_;
@@ -70,9 +73,16 @@ struct Sampler {
 std::map<int, double> naive_distribution(const std::vector<float>& logits, const SamplingParams& p) {
   std::vector<int> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)]; });
-  const auto weight = [&](int id) { return std::exp((double{logits[static_cast<std::size_t>(id)]} - logits[static_cast<std::size_t>(order[0])]) / p.temperature); };
-  if (p.top_k > 0 && p.top_k < static_cast<int>(order.size())) order.resize(static_cast<std::size_t>(p.top_k));
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+  });
+  const auto weight = [&](int id) {
+    return std::exp(
+        (double{logits[static_cast<std::size_t>(id)]} - logits[static_cast<std::size_t>(order[0])]) /
+        p.temperature);
+  };
+  if (p.top_k > 0 && p.top_k < static_cast<int>(order.size()))
+    order.resize(static_cast<std::size_t>(p.top_k));
   double total = 0.0, reached = 0.0;
   for (int id : order) total += weight(id);
   std::map<int, double> kept;
@@ -113,7 +123,8 @@ TEST(Sampling, TheDistributionIsThatOfTheFilters) {
     }
     double chi = 0.0;
     int cells = 0;
-    for (const auto& [id, count] : seen) ASSERT_TRUE(expected.count(id)) << "token " << id << " was filtered out";
+    for (const auto& [id, count] : seen)
+      ASSERT_TRUE(expected.count(id)) << "token " << id << " was filtered out";
     for (const auto& [id, probability] : expected) {
       if (probability * kDraws < 5.0) continue;
       chi += std::pow(seen[id] - probability * kDraws, 2) / (probability * kDraws);
@@ -121,7 +132,8 @@ TEST(Sampling, TheDistributionIsThatOfTheFilters) {
     }
     // Far beyond the 1e-6 quantile for every number of cells: the draws are fixed by their seeds.
     EXPECT_LT(chi, cells + 6.0 * std::sqrt(2.0 * cells) + 12.0)
-        << "temperature " << p.temperature << " top_k " << p.top_k << " top_p " << p.top_p << " min_p " << p.min_p;
+        << "temperature " << p.temperature << " top_k " << p.top_k << " top_p " << p.top_p << " min_p "
+        << p.min_p;
   }
 }
 
@@ -167,9 +179,11 @@ TEST(Sampling, PenaltiesAndBiasActByTheirFormulas) {
       const bool seen = std::count(tokens.begin(), tokens.end(), id) > 0;
       const auto outputs = std::count(tokens.begin() + prompt, tokens.end(), id);
       if (seen) expected = expected > 0 ? expected / p.repetition_penalty : expected * p.repetition_penalty;
-      expected -= static_cast<double>(outputs) * p.frequency_penalty + (outputs > 0 ? p.presence_penalty : 0.0);
+      expected -=
+          static_cast<double>(outputs) * p.frequency_penalty + (outputs > 0 ? p.presence_penalty : 0.0);
       for (const LogitBias& b : bias) expected += b.token == id ? b.value : 0.0;
-      EXPECT_NEAR(changed[static_cast<std::size_t>(id)], expected, 1e-6) << "token " << id << " case " << which;
+      EXPECT_NEAR(changed[static_cast<std::size_t>(id)], expected, 1e-6)
+          << "token " << id << " case " << which;
     }
     EXPECT_EQ(std::count(sampler.counts.begin(), sampler.counts.end(), 0), vocab) << "counts go back to zero";
   }
@@ -198,7 +212,8 @@ TEST(Sampling, ExtremeLogitsAlwaysGiveALegalToken) {
   const float inf = INFINITY;
   Sampler sampler(4);
   for (float temperature : {0.0f, 1e-30f, 1.0f, 1e30f}) {
-    for (std::vector<float> logits : {std::vector<float>{-inf, -inf, 3.0f, -inf}, {1.0f, NAN, 1e38f, -1e38f}, {-inf, 0.0f, inf, 0.0f}}) {
+    for (std::vector<float> logits :
+         {std::vector<float>{-inf, -inf, 3.0f, -inf}, {1.0f, NAN, 1e38f, -1e38f}, {-inf, 0.0f, inf, 0.0f}}) {
       for (float top_p : {1.0f, 0.5f}) {
         SamplingParams p{temperature, 3, top_p};
         std::vector<float> copy = logits;
@@ -221,7 +236,8 @@ TEST(SampleOp, WritesTokensWhereTheNextStepReadsThem) {
   std::vector<std::int32_t> expected;
   for (int threads : {1, 2, 3}) {
     Rig rig(platform::cpu::best_isa(), threads, vocab);
-    std::vector<std::int32_t> length = {0, 3, 5, 0, 2}, last(5, -1), prompt = {0, 4, 6, 0, 2}, history(5 * 16, 1);
+    std::vector<std::int32_t> length = {0, 3, 5, 0, 2}, last(5, -1), prompt = {0, 4, 6, 0, 2},
+                              history(5 * 16, 1);
     std::vector<SamplingParams> params(5);
     for (std::size_t s = 1; s < 5; ++s) params[s] = {1.0f, 50, 0.95f, 0.0f, 1.1f, 0.1f, 0.1f, 42, s, 0, 1};
     const std::vector<StepRow> rows = {{2, 1, 0, -1}, {0, 1, 1, -1}, {1, 1, 2, -1}, {4, 3, 3, 0}};
@@ -261,9 +277,12 @@ TEST(ScoreOp, LogSoftmaxArgmaxAndTop) {
     logits[10] = logits[500] = logits[501] = 40.0f;
     std::vector<std::int32_t> target = {5, -1, 1002, 0, 7, 8, 9}, best(7), ids(7 * 4);
     std::vector<float> logprob(7), top(7 * 4);
-    rig.ops->score({view(logits, rows, vocab), target.data(), logprob.data(), best.data(), 4, ids.data(), top.data()}, *rig.stream);
+    rig.ops->score(
+        {view(logits, rows, vocab), target.data(), logprob.data(), best.data(), 4, ids.data(), top.data()},
+        *rig.stream);
     rig.stream->synchronize();
-    EXPECT_EQ((std::vector<std::int32_t>(ids.begin(), ids.begin() + 3)), (std::vector<std::int32_t>{10, 500, 501}));
+    EXPECT_EQ((std::vector<std::int32_t>(ids.begin(), ids.begin() + 3)),
+              (std::vector<std::int32_t>{10, 500, 501}));
     for (std::size_t r = 0; r < 7; ++r) {
       const float* x = logits.data() + r * vocab;
       double sum = 0.0;
@@ -271,8 +290,10 @@ TEST(ScoreOp, LogSoftmaxArgmaxAndTop) {
       const double total = 40.0 + std::log(sum);
       EXPECT_EQ(best[r], std::max_element(x, x + vocab) - x);
       EXPECT_EQ(ids[r * 4], best[r]);
-      if (target[r] < 0) EXPECT_TRUE(std::isnan(logprob[r]));
-      else EXPECT_NEAR(logprob[r], x[target[r]] - total, 4e-6 * std::fabs(x[target[r]] - total) + 1e-6);
+      if (target[r] < 0)
+        EXPECT_TRUE(std::isnan(logprob[r]));
+      else
+        EXPECT_NEAR(logprob[r], x[target[r]] - total, 4e-6 * std::fabs(x[target[r]] - total) + 1e-6);
       std::vector<float> sorted(x, x + vocab);
       std::sort(sorted.rbegin(), sorted.rend());
       for (std::size_t k = 0; k < 4; ++k) EXPECT_NEAR(top[r * 4 + k], sorted[k] - total, 1e-5);

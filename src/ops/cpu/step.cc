@@ -30,7 +30,8 @@ void write_token(const BeginStep& s, const StepRow& row, std::int32_t t) {
   const std::int32_t token = row.literal >= 0 ? s.literals[row.literal + t] : s.state.last_token[row.slot];
   s.tokens[at] = token;
   s.positions[at] = position;
-  if (position < s.state.history_stride) s.state.history[row.slot * s.state.history_stride + position] = token;
+  if (position < s.state.history_stride)
+    s.state.history[row.slot * s.state.history_stride + position] = token;
   for (std::int32_t g = 0; g < s.group_count; ++g) {
     const StepGroup& group = s.groups[g];
     const std::int64_t page = group.slot_table[row.slot * group.table_stride + position / group.page_size];
@@ -112,7 +113,8 @@ void CpuOps::gather_rows(const GatherRows& args, platform::Stream& stream) {
     for_rows(team, args.y.rows(), args.y.cols(), [&](std::int64_t r, int) {
       const std::int64_t from = args.index[r];
       QUIRE_CHECK(from >= 0 && from < args.x.rows(), "row {} of {}", from, args.x.rows());
-      std::memcpy(row_of(args.y, r), row_of(args.x, from), static_cast<std::size_t>(args.y.cols()) * sizeof(float));
+      std::memcpy(row_of(args.y, r), row_of(args.x, from),
+                  static_cast<std::size_t>(args.y.cols()) * sizeof(float));
     });
   });
 }

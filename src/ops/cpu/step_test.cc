@@ -45,7 +45,8 @@ struct StepRig : Rig {
     s.total_q = 12;
     s.padded_kv_len = 1;
     s.group_count = 2;
-    for (int g = 0; g < 2; ++g) s.groups[g] = {slots[g].data(), rows[g].data(), kTable, g == 0 ? 4 : 7, write[g].data()};
+    for (int g = 0; g < 2; ++g)
+      s.groups[g] = {slots[g].data(), rows[g].data(), kTable, g == 0 ? 4 : 7, write[g].data()};
     s.tokens = tokens.data();
     s.positions = positions.data();
     s.q_offsets = offsets.data();
@@ -58,8 +59,9 @@ TEST(BeginStep, ResolvesTokensPositionsAndPagesOnTheDevice) {
   StepRig rig;
   rig.length = {0, 6, 0, 9, 0};
   rig.last = {0, 55, 0, 77, 0};
-  const std::vector<TableDelta> deltas = {{0, 1, 0, 3}, {0, 1, 1, 4}, {0, 3, 2, 8}, {0, 2, 0, 5}, {0, 2, 1, 6},
-                                          {1, 1, 0, 11}, {1, 3, 1, 12}, {1, 2, 0, 13}, {1, 2, 0, 14}};
+  const std::vector<TableDelta> deltas = {{0, 1, 0, 3},  {0, 1, 1, 4},  {0, 3, 2, 8},
+                                          {0, 2, 0, 5},  {0, 2, 1, 6},  {1, 1, 0, 11},
+                                          {1, 3, 1, 12}, {1, 2, 0, 13}, {1, 2, 0, 14}};
   const std::int32_t delta_count = static_cast<std::int32_t>(deltas.size());
   // Slot 3 goes on with its last output, slot 2 starts with five literals, one padded row.
   const std::vector<StepRow> rows = {{3, 1, 0, -1}, {1, 1, 1, -1}, {2, 5, 2, 0}, {0, 1, 7, -1}};
@@ -72,8 +74,10 @@ TEST(BeginStep, ResolvesTokensPositionsAndPagesOnTheDevice) {
   EXPECT_EQ(rig.positions, (std::vector<std::int32_t>{9, 6, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0}));
   EXPECT_EQ(rig.offsets, (std::vector<std::int32_t>{0, 1, 2, 7, 8}));
   EXPECT_EQ(rig.kv_lens, (std::vector<std::int32_t>{10, 7, 5, 1}));
-  EXPECT_EQ(rig.write[0], (std::vector<std::int64_t>{8 * 4 + 1, 4 * 4 + 2, 20, 21, 22, 23, 24, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(rig.write[1], (std::vector<std::int64_t>{12 * 7 + 2, 11 * 7 + 6, 98, 99, 100, 101, 102, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(rig.write[0],
+            (std::vector<std::int64_t>{8 * 4 + 1, 4 * 4 + 2, 20, 21, 22, 23, 24, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(rig.write[1],
+            (std::vector<std::int64_t>{12 * 7 + 2, 11 * 7 + 6, 98, 99, 100, 101, 102, 0, 0, 0, 0, 0}));
   EXPECT_EQ(rig.length, (std::vector<std::int32_t>{0, 7, 5, 10, 0}));
   EXPECT_EQ(rig.history[3 * 64 + 9], 77);
   EXPECT_EQ(rig.history[2 * 64 + 4], 24);
@@ -133,7 +137,8 @@ TEST(GatherRows, CopiesTheNamedRows) {
   rig.ops->gather_rows({view(x, 10, 33), index.data(), view(y, 4, 33)}, *rig.stream);
   rig.stream->synchronize();
   for (std::size_t r = 0; r < 4; ++r) {
-    EXPECT_TRUE(std::equal(y.begin() + static_cast<long>(r * 33), y.begin() + static_cast<long>(r * 33 + 33), x.begin() + index[r] * 33));
+    EXPECT_TRUE(std::equal(y.begin() + static_cast<long>(r * 33), y.begin() + static_cast<long>(r * 33 + 33),
+                           x.begin() + index[r] * 33));
   }
 }
 

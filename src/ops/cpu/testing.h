@@ -57,7 +57,8 @@ inline std::vector<float> random_floats(std::int64_t count, unsigned seed, float
   return values;
 }
 
-inline TensorView view(std::vector<float>& data, std::int64_t rows, std::int64_t cols, std::int64_t stride = 0) {
+inline TensorView view(std::vector<float>& data, std::int64_t rows, std::int64_t cols,
+                       std::int64_t stride = 0) {
   return TensorView::matrix(data.data(), DType::f32, rows, cols, stride);
 }
 
@@ -69,13 +70,25 @@ struct TestWeight {
 
 inline std::vector<int> scale_offsets(WeightFormat format) {
   switch (format) {
-    case WeightFormat::q8_0: case WeightFormat::q4_0: case WeightFormat::q5_0: case WeightFormat::iq4_nl:
-    case WeightFormat::iq4_xs: return {0};
-    case WeightFormat::q4_1: case WeightFormat::q5_1: case WeightFormat::q4_k: case WeightFormat::q5_k: return {0, 2};
-    case WeightFormat::q2_k: return {80, 82};
-    case WeightFormat::q3_k: return {108};
-    case WeightFormat::q6_k: return {208};
-    default: return {};
+    case WeightFormat::q8_0:
+    case WeightFormat::q4_0:
+    case WeightFormat::q5_0:
+    case WeightFormat::iq4_nl:
+    case WeightFormat::iq4_xs:
+      return {0};
+    case WeightFormat::q4_1:
+    case WeightFormat::q5_1:
+    case WeightFormat::q4_k:
+    case WeightFormat::q5_k:
+      return {0, 2};
+    case WeightFormat::q2_k:
+      return {80, 82};
+    case WeightFormat::q3_k:
+      return {108};
+    case WeightFormat::q6_k:
+      return {208};
+    default:
+      return {};
   }
 }
 
@@ -102,7 +115,8 @@ inline TestWeight random_weight(WeightFormat format, std::int64_t rows, std::int
       std::memcpy(block + offset, &scale, 2);
     }
   }
-  w.view = WeightView{w.bytes.data(), format, rows, cols, row_bytes, experts, experts > 1 ? rows * row_bytes : 0};
+  w.view =
+      WeightView{w.bytes.data(), format, rows, cols, row_bytes, experts, experts > 1 ? rows * row_bytes : 0};
   return w;
 }
 
@@ -110,8 +124,9 @@ inline TestWeight random_weight(WeightFormat format, std::int64_t rows, std::int
 inline std::vector<float> dequantised(const ProductTable& products, const WeightView& weight) {
   std::vector<float> values(static_cast<std::size_t>(weight.rows * weight.cols));
   for (std::int64_t r = 0; r < weight.rows; ++r) {
-    products.find(weight.format)->dequantise(static_cast<const char*>(weight.data) + r * weight.row_bytes,
-                                             values.data() + r * weight.cols, weight.cols);
+    products.find(weight.format)
+        ->dequantise(static_cast<const char*>(weight.data) + r * weight.row_bytes,
+                     values.data() + r * weight.cols, weight.cols);
   }
   return values;
 }

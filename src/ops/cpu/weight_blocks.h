@@ -40,9 +40,9 @@ class BlockPlan {
 };
 
 // One block into y (its first element); bias is that of the whole weight.
-void multiply_block(const ProductTable& products, const Product& product, const WeightView& weight, const float* bias,
-                    const BlockPlan::Block& block, const char* activation, std::int64_t activation_stride, float* y,
-                    std::int64_t y_stride);
+void multiply_block(const ProductTable& products, const Product& product, const WeightView& weight,
+                    const float* bias, const BlockPlan::Block& block, const char* activation,
+                    std::int64_t activation_stride, float* y, std::int64_t y_stride);
 
 // The product of this weight; a check that there is one and that rows are dense.
 const Product& checked_product(const ProductTable& products, const WeightView& weight);

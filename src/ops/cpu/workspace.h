@@ -12,7 +12,8 @@ namespace quire::ops::cpu {
 class Workspace {
  public:
   Workspace() = default;
-  Workspace(void* data, std::int64_t bytes, const OpsLimits& limits) : data_(data), bytes_(bytes), limits_(limits) {}
+  Workspace(void* data, std::int64_t bytes, const OpsLimits& limits)
+      : data_(data), bytes_(bytes), limits_(limits) {}
   const OpsLimits& limits() const { return limits_; }
   // Zero when the workspace is set; whoever writes it puts the zeros back.
   std::int32_t* counts(int thread) const;  // [threads, vocab]
@@ -34,7 +35,8 @@ inline std::int64_t Workspace::counts_bytes(const OpsLimits& limits) {
   return align64(limits.vocab * 4) * limits.threads;
 }
 inline std::int32_t* Workspace::counts(int thread) const {
-  QUIRE_CHECK(thread < limits_.threads, "thread {} of {} that the workspace was made for", thread, limits_.threads);
+  QUIRE_CHECK(thread < limits_.threads, "thread {} of {} that the workspace was made for", thread,
+              limits_.threads);
   return reinterpret_cast<std::int32_t*>(static_cast<char*>(data_) + thread * align64(limits_.vocab * 4));
 }
 

@@ -65,7 +65,8 @@ class HeapBuffer final : public Buffer {
 
 class MappedBuffer final : public Buffer {
  public:
-  MappedBuffer(void* data, std::int64_t bytes, std::int64_t mapped) : data_(data), bytes_(bytes), mapped_(mapped) {}
+  MappedBuffer(void* data, std::int64_t bytes, std::int64_t mapped)
+      : data_(data), bytes_(bytes), mapped_(mapped) {}
   ~MappedBuffer() override { munmap(data_, static_cast<std::size_t>(mapped_)); }
   void* data() const override { return data_; }
   std::int64_t bytes() const override { return bytes_; }
@@ -91,9 +92,11 @@ class MappedArena final : public Arena {
   std::int64_t backed_ = 0;
 };
 
-// Backed means touched: running out shows here, with numbers, and not in the middle of a request.
+// The memory is checked for here, with numbers, and becomes the process's own as it is first written: a run
+// holds what its sequences use, and nobody waits at the start for gigabytes of zeros.
 Status MappedArena::back(std::int64_t bytes) {
-  QUIRE_CHECK(bytes >= backed_ && bytes <= reserved_, "bytes={} backed={} reserved={}", bytes, backed_, reserved_);
+  QUIRE_CHECK(bytes >= backed_ && bytes <= reserved_, "bytes={} backed={} reserved={}", bytes, backed_,
+              reserved_);
   const std::int64_t more = bytes - backed_;
   if (more == 0) return {};
   const MemoryInfo memory = read_memory("");
@@ -102,11 +105,9 @@ Status MappedArena::back(std::int64_t bytes) {
   const std::int64_t from = backed_ / 4096 * 4096;
   char* begin = static_cast<char*>(base_) + from;
   const auto length = static_cast<std::size_t>(bytes - from);
-  if (mprotect(begin, length, PROT_READ | PROT_WRITE) != 0) return out_of_memory("the KV arena", more, memory);
+  if (mprotect(begin, length, PROT_READ | PROT_WRITE) != 0)
+    return out_of_memory("the KV arena", more, memory);
   madvise(begin, length, MADV_HUGEPAGE);
-  for (std::int64_t at = round_up(backed_, 4096); at < bytes; at += 4096) {
-    *(static_cast<volatile char*>(base_) + at) = 0;
-  }
   poison(static_cast<char*>(base_) + backed_, more);
   backed_ = bytes;
   return {};
@@ -163,8 +164,8 @@ Result<std::unique_ptr<Arena>> CpuDevice::reserve_arena(std::int64_t bytes) {
   const std::int64_t reserved = round_up(bytes, kHugePage);
   void* base = map_aligned(reserved, PROT_NONE, MAP_NORESERVE);
   if (base == nullptr) {
-    return no_resources(fmt::format("{} bytes of addresses for the KV arena: {}: use a smaller --kv-memory", reserved,
-                                    std::strerror(errno)));
+    return no_resources(fmt::format("{} bytes of addresses for the KV arena: {}: use a smaller --kv-memory",
+                                    reserved, std::strerror(errno)));
   }
   return std::unique_ptr<Arena>(std::make_unique<MappedArena>(base, reserved));
 }

@@ -88,7 +88,8 @@ Isa choose() {
   for (Isa level : {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx}) {
     if (to_string(level) != wish) continue;
     if (level <= best) return level;
-    refuse(2, fmt::format("QUIRE_CPU_ISA={} is over what this processor has: use {} or less", wish, to_string(best)));
+    refuse(2, fmt::format("QUIRE_CPU_ISA={} is over what this processor has: use {} or less", wish,
+                          to_string(best)));
   }
   refuse(2, fmt::format("QUIRE_CPU_ISA={} is not one of portable, avx2, avx512, amx", wish));
 }
@@ -142,11 +143,20 @@ std::string describe_cpu() {
   const CpuFeatures& f = cpu_features();
   std::string text = fmt::format("{}, {} threads,", cpu_brand(), usable_threads());
   const std::pair<bool, const char*> names[] = {
-      {f.sse42, "sse4.2"},          {f.avx2, "avx2"},          {f.fma, "fma"},
-      {f.f16c, "f16c"},             {f.avx512f, "avx512f"},    {f.avx512bw, "avx512bw"},
-      {f.avx512dq, "avx512dq"},     {f.avx512vl, "avx512vl"},  {f.avx512_vnni, "avx512_vnni"},
-      {f.avx512_bf16, "avx512_bf16"}, {f.avx512_fp16, "avx512_fp16"}, {f.amx_tile, "amx_tile"},
-      {f.amx_bf16, "amx_bf16"},     {f.amx_int8, "amx_int8"},
+      {f.sse42, "sse4.2"},
+      {f.avx2, "avx2"},
+      {f.fma, "fma"},
+      {f.f16c, "f16c"},
+      {f.avx512f, "avx512f"},
+      {f.avx512bw, "avx512bw"},
+      {f.avx512dq, "avx512dq"},
+      {f.avx512vl, "avx512vl"},
+      {f.avx512_vnni, "avx512_vnni"},
+      {f.avx512_bf16, "avx512_bf16"},
+      {f.avx512_fp16, "avx512_fp16"},
+      {f.amx_tile, "amx_tile"},
+      {f.amx_bf16, "amx_bf16"},
+      {f.amx_int8, "amx_int8"},
   };
   for (const auto& [present, name] : names) {
     if (present) text += fmt::format(" {}", name);

@@ -64,7 +64,8 @@ void apply_groups(const std::string& root, std::string path, const GroupFiles& f
       const std::int64_t usage = read_number(folder + "/" + files.usage).value_or(0);
       const std::int64_t cache = read_keyed(folder + "/memory.stat", files.reclaimable).value_or(0);
       info.total_bytes = std::min(info.total_bytes, *limit);
-      info.available_bytes = std::min(info.available_bytes, std::max<std::int64_t>(0, *limit - usage + cache));
+      info.available_bytes =
+          std::min(info.available_bytes, std::max<std::int64_t>(0, *limit - usage + cache));
     }
     if (path.empty() || path == "/") return;
     path = path.substr(0, path.rfind('/'));
@@ -78,11 +79,12 @@ MemoryInfo read_memory(const std::string& root) {
   MemoryInfo info;
   info.total_bytes = read_keyed(root + "/proc/meminfo", "MemTotal:").value_or(0) * 1024;
   info.available_bytes = read_keyed(root + "/proc/meminfo", "MemAvailable:").value_or(0) * 1024;
-  apply_groups(root, own_group(root, ""),
-               {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"}, info);
-  apply_groups(root, own_group(root, "memory"),
-               {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
+  apply_groups(root, own_group(root, ""), {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"},
                info);
+  apply_groups(
+      root, own_group(root, "memory"),
+      {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
+      info);
   return info;
 }
 

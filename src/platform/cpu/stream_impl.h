@@ -67,8 +67,8 @@ class WorkerStream final : public CpuStream {
   void worker_loop();
 
   std::unique_ptr<Task[]> ring_;
-  alignas(64) std::atomic<std::uint32_t> pushed_{0};    // tasks ever queued
-  alignas(64) std::atomic<std::uint32_t> completed_{0}; // tasks ever finished
+  alignas(64) std::atomic<std::uint32_t> pushed_{0};     // tasks ever queued
+  alignas(64) std::atomic<std::uint32_t> completed_{0};  // tasks ever finished
   std::atomic<std::int64_t> busy_ns_{0};
   std::atomic<bool> stop_{false};
   std::unique_ptr<ClosureGraph> capture_;

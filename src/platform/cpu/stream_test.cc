@@ -53,9 +53,8 @@ TEST_P(Streams, TheTeamRunsEveryIndexOnce) {
     const std::int64_t count = random() % hits.size();
     std::fill(hits.begin(), hits.end(), 0);
     cpu_.enqueue([count, out = hits.data()](Team& team) {
-      team.for_each(count, [=, &team](std::int64_t i, int thread) {
-        out[i] += thread < team.threads() ? 1 : 100;
-      });
+      team.for_each(count,
+                    [=, &team](std::int64_t i, int thread) { out[i] += thread < team.threads() ? 1 : 100; });
     });
     stream_->synchronize();
     EXPECT_EQ(std::accumulate(hits.begin(), hits.end(), std::int64_t{0}), count);
