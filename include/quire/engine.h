@@ -99,7 +99,6 @@ struct EngineStats {
   std::int64_t retractions = 0;
   std::vector<std::int64_t> pages_in_use;     // per KV group
   std::vector<std::int64_t> pages_peak;       // per KV group
-  std::int64_t kv_backed_bytes = 0;           // of the KV arena: on the CPU it grows with use up to its ledger line
   double device_busy_s = 0.0;
   double host_step_s = 0.0;              // scheduler, tables, upload, commit
 };

@@ -24,6 +24,11 @@ Status check(const BenchStepRequest& request) {
   return {};
 }
 
+// More than a cell takes: the first sequences decode while the last ones' prompts are still in progress.
+std::int32_t answer_tokens(const BenchStepRequest& request, std::int32_t batch) {
+  return 2 * (kWarmSteps + request.steps) + 4 * batch;
+}
+
 // Steps until every sequence decodes; the last outputs are taken in.
 void run_prompts(EngineImpl& engine, std::int32_t batch, std::vector<Output>& outputs) {
   engine.pretend_prefill(true);
@@ -43,12 +48,11 @@ void run_prompts(EngineImpl& engine, std::int32_t batch, std::vector<Output>& ou
 
 Result<BenchStepCell> measure(EngineImpl& engine, const BenchStepRequest& request, std::int32_t batch,
                               std::int32_t context) {
-  const std::int32_t ahead = kWarmSteps + request.steps;
   std::vector<RequestId> ids;
   for (std::int32_t b = 0; b < batch; ++b) {
     Request one;
     one.prompt.assign(static_cast<std::size_t>(context - 1), 1);
-    one.max_tokens = 2 * ahead + batch * 4;
+    one.max_tokens = answer_tokens(request, batch);
     QUIRE_TRY(id, engine.submit(std::move(one)));
     ids.push_back(id);
   }
@@ -99,7 +103,17 @@ Result<std::vector<BenchStepCell>> bench_step(const std::string& model, Options 
   if (options.max_running < batch)
     return bad_input(fmt::format("a batch of {0} needs {0} running sequences and --max-running is {1}: use "
                                  "--max-running {0}", batch, options.max_running));
-  QUIRE_TRY(engine, EngineImpl::open(model, options));
+  QUIRE_TRY(first, EngineImpl::open(model, options));
+  std::unique_ptr<EngineImpl> engine = std::move(first);
+  const std::int32_t context = *std::max_element(request.contexts.begin(), request.contexts.end());
+  const std::int64_t tokens = std::int64_t{batch} * (context + answer_tokens(request, batch) + engine->info().page_size);
+  if (options.kv_memory_bytes == 0 && engine->info().kv_capacity_tokens < tokens) {
+    // `auto` is meant for serving; here every sequence has its whole context at once.
+    options.kv_memory_bytes = engine->kv_bytes_per_token() * (tokens + tokens / 16);
+    engine.reset();
+    QUIRE_TRY(larger, EngineImpl::open(model, options));
+    engine = std::move(larger);
+  }
   std::vector<BenchStepCell> cells;
   for (const std::int32_t context : request.contexts) {
     for (const std::int32_t size : request.batches) {

@@ -154,7 +154,6 @@ EngineStats EngineImpl::stats() const {
     stats.pages_in_use.push_back(pool_->in_use(GroupId{static_cast<std::uint32_t>(g)}));
     stats.pages_peak.push_back(pool_->peak(GroupId{static_cast<std::uint32_t>(g)}));
   }
-  stats.kv_backed_bytes = parts_->arena->backed_bytes();
   stats.device_busy_s = static_cast<double>(parts_->stream->busy_ns()) * 1e-9;
   return stats;
 }

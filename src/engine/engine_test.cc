@@ -98,7 +98,14 @@ TEST_F(EngineTest, NothingAroundARequestChangesIt) {
 }
 
 TEST_F(EngineTest, RetractionChangesNothing) {
-  const std::vector<Request> requests = mixed(12);
+  // Short prompts with long answers: all are admitted, then they outgrow the pool.
+  std::vector<Request> requests;
+  for (int i = 0; i < 6; ++i) {
+    requests.push_back(greedy_request({1 + i, 20, 30 + i}, 60 + i));
+    requests.back().sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+    requests.back().sampling.frequency_penalty = 0.2f;
+    requests.back().sequence_index = static_cast<std::uint64_t>(i);
+  }
   std::unique_ptr<Engine> roomy = open_engine(golden_.path, small());
   ASSERT_NE(roomy, nullptr);
   const std::vector<Answer> expected = run_all(*roomy, requests);

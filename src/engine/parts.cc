@@ -199,9 +199,7 @@ Status Assembler::allocate() {
   parts.buffers = std::move(buffers);
   QUIRE_TRY(arena, parts.device->reserve_arena(parts.kv.bytes));
   parts.arena = std::move(arena);
-  const bool by_slab = parts.spec.platform == platform::Kind::cpu &&
-                       parts.spec.selection.order == PageOrder::page_first;
-  return parts.arena->back(by_slab ? parts.kv.slabs.slab_bytes : parts.kv.bytes);
+  return parts.arena->back(parts.kv.bytes);
 }
 
 Status Assembler::bind_kv() {
@@ -244,13 +242,6 @@ Status Assembler::bind() {
 
 EngineParts::~EngineParts() {
   if (stream) stream->synchronize();
-}
-
-Status EngineParts::back(std::size_t group, std::uint32_t page) {
-  const std::int64_t slab = kv.slabs.slab_bytes;
-  const std::int64_t end = (std::int64_t{page} + 1) * kv.slabs.page_strides[group];
-  if (end <= arena->backed_bytes()) return {};
-  return arena->back(std::min((end + slab - 1) / slab * slab, kv.bytes));
 }
 
 Result<std::unique_ptr<EngineParts>> assemble(const std::string& model, const Options& options) {

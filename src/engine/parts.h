@@ -51,9 +51,6 @@ struct EngineParts {
   std::unique_ptr<Executor> executor;
 
   ~EngineParts();
-  // Makes the arena usable up to the end of `page` of the group. The CPU backs slab by slab, so that the process
-  // holds what its sequences need; a GPU has everything from the start.
-  Status back(std::size_t group, std::uint32_t page);
 };
 
 Result<std::unique_ptr<EngineParts>> assemble(const std::string& model, const Options& options);

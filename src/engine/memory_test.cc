@@ -1,0 +1,134 @@
+// Memory: a steady decode step allocates nothing, windows hold a bounded number of pages, and the ledger is true.
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <new>
+
+#include "engine/golden_case.h"
+
+namespace {
+
+std::atomic<std::int64_t> allocations{0};
+
+}  // namespace
+
+// Every C++ allocation of this program, on any thread.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* data = std::malloc(bytes == 0 ? 1 : bytes)) return data;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* data) noexcept { std::free(data); }
+[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept { std::free(data); }
+
+namespace quire::engine {
+namespace {
+
+using namespace testing;
+
+std::string gemma() {
+  const std::string root = quire::testing::golden_dir();
+  return root.empty() ? "" : root + "/models/gemma3";
+}
+
+TEST(Memory, SteadyDecodeAllocatesNothing) {
+  const std::string path = gemma();
+  if (path.empty()) GTEST_SKIP() << "no golden data";
+  for (const bool overlap : {true, false}) {
+    Options options;
+    options.max_context = 400;
+    options.max_running = 4;
+    options.page_size = 8;
+    options.overlap = overlap;
+    options.kv_memory_bytes = 8 << 20;
+    std::unique_ptr<Engine> engine = open_engine(path, options);
+    ASSERT_NE(engine, nullptr);
+    for (int i = 0; i < 3; ++i) {
+      Request request = greedy_request({1, 2, 3 + i}, 300);
+      request.sampling.temperature = i == 1 ? 0.8f : 0.0f;
+      submit(*engine, request);
+    }
+    std::vector<Output> outputs;
+    for (int s = 0; s < 20; ++s) {
+      engine->recycle(outputs);
+      engine->step(outputs);
+    }
+    const std::int64_t before = allocations.load();
+    std::size_t tokens = 0;
+    for (int s = 0; s < 200; ++s) {
+      engine->recycle(outputs);
+      engine->step(outputs);
+      tokens += outputs.size();
+    }
+    EXPECT_EQ(allocations.load() - before, 0) << (overlap ? "overlap" : "no overlap");
+    EXPECT_EQ(tokens, 600u);
+    drain(*engine);
+  }
+}
+
+// A model of gemma's two groups with a 32,768-token limit reads 32,000 tokens with random weights.
+TEST(Memory, WindowGroupHoldsWindowAndChunk) {
+  const std::string path = gemma();
+  if (path.empty()) GTEST_SKIP() << "no golden data";
+  Options options;
+  options.load_format = "dummy";
+  options.max_running = 1;
+  options.page_size = 16;
+  options.chunk_tokens = 512;
+  options.kv_memory_bytes = 48 << 20;
+  std::unique_ptr<Engine> engine = open_engine(path, options);
+  ASSERT_NE(engine, nullptr);
+  ASSERT_EQ(engine->info().max_context, 32768);
+  std::vector<std::int32_t> prompt(32000);
+  for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<std::int32_t>(i * 31 % 259);
+  EXPECT_EQ(run_all(*engine, {greedy_request(prompt, 8)})[0].tokens.size(), 8u);
+  const EngineStats stats = engine->stats();
+  const std::int64_t window = 48;
+  const std::int64_t most = (window + options.chunk_tokens + options.page_size - 1) / options.page_size + 2;
+  ASSERT_EQ(stats.pages_peak.size(), 2u);
+  const std::int64_t fewer = std::min(stats.pages_peak[0], stats.pages_peak[1]);
+  const std::int64_t more = std::max(stats.pages_peak[0], stats.pages_peak[1]);
+  EXPECT_LE(fewer, most);
+  EXPECT_GE(more, 32000 / options.page_size);
+}
+
+// A line of /proc/self/smaps_rollup in bytes.
+std::int64_t smaps(const std::string& name) {
+  std::ifstream file("/proc/self/smaps_rollup");
+  std::string word;
+  while (file >> word) {
+    std::int64_t kilobytes = 0;
+    if (word == name + ":" && file >> kilobytes) return kilobytes * 1024;
+  }
+  return -1;
+}
+
+TEST(Memory, TheArenaBecomesPrivateWithUse) {
+  const std::string path = gemma();
+  if (path.empty()) GTEST_SKIP() << "no golden data";
+  if (smaps("Private_Dirty") < 0) GTEST_SKIP() << "no /proc/self/smaps_rollup";
+  Options options;
+  options.load_format = "dummy";
+  options.max_running = 1;
+  options.page_size = 16;
+  options.max_context = 8192;
+  options.kv_memory_bytes = 64 << 20;
+  std::unique_ptr<Engine> engine = open_engine(path, options);
+  ASSERT_NE(engine, nullptr);
+  std::int64_t line = 0;
+  for (const LedgerLine& l : engine->info().ledger)
+    if (l.owner == "KV arena") line = l.bytes;
+  EXPECT_LE(line, 64 << 20);
+  EXPECT_GT(line, 60 << 20);
+  // Private memory comes with use: what 8000 tokens of two groups keep, and buffers that a first long prompt touches.
+  const std::int64_t before = smaps("Private_Dirty");
+  run_all(*engine, {greedy_request(std::vector<std::int32_t>(8000, 1), 8)});
+  const std::int64_t grown = smaps("Private_Dirty") - before;
+  EXPECT_GE(grown, 8000 * 2 * 64 * 2);
+  EXPECT_LT(grown, 20 << 20);
+}
+
+}  // namespace
+}  // namespace quire::engine
