@@ -298,7 +298,7 @@ struct Score {
 
 struct OpsLimits {
   std::int64_t max_rows = 0;          // token rows of a step
-  std::int64_t max_cols = 0;          // widest input of a linear
+  std::int64_t max_cols = 0;          // widest input of a linear; of head_linear, heads x in
   std::int64_t max_expert_inter = 0;  // 0: no experts
   std::int64_t max_top_k = 0;
   std::int64_t max_hidden = 0;

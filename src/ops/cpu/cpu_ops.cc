@@ -14,9 +14,9 @@ CpuOps::CpuOps(platform::cpu::Isa isa)
     : name_(fmt::format("cpu ({})", platform::cpu::to_string(isa))), products_(isa), math_(row_math(isa)) {}
 
 std::int64_t CpuOps::workspace_bytes(const OpsLimits& limits) const {
-  // linear: the widest rounded activation is 16 bits an element; targets of one call may want two kinds.
-  const std::int64_t linear =
-      2 * align64(limits.max_rows * std::max(limits.max_cols, limits.max_hidden) * 2) + 128;
+  // linear: the targets of one call may want every rounded kind once; together they are under 8 bytes an
+  // element.
+  const std::int64_t linear = align64(limits.max_rows * std::max(limits.max_cols, limits.max_hidden) * 8);
   const std::int64_t scratch =
       std::max({linear, moe_workspace_bytes(limits), sample_workspace_bytes(limits)});
   return Workspace::counts_bytes(limits) + scratch;
