@@ -1,6 +1,6 @@
 // Model: bound weights and a straight-line forward. One file per family; the parts that families share
-// (attention over the two phases, MLPs, experts) are in attend.h and blocks.h. Nothing here knows requests, pages or schedules:
-// a step is StepInputs, a dozen device views.
+// (attention over the two phases, MLPs, experts) are in attend.h and blocks.h. Nothing here knows requests,
+// pages or schedules: a step is StepInputs, a dozen device views.
 //
 // Life: ModelSpec (spec.h) -> attention_calls(), kv_groups() -> selection and ledger (engine) ->
 // load_model() -> forward() per step. forward() only enqueues; it is the same code captured and eager.
@@ -26,21 +26,23 @@ namespace quire::model {
 
 // One KV group: the layers that share a page table.
 struct KvGroup {
-  std::string name;                       // "full", "window", "latent"
+  std::string name;  // "full", "window", "latent"
   attention::MaskKind mask = attention::MaskKind::causal;
-  std::int32_t mask_width = 0;            // window or chunk; 0: all keys stay
-  std::vector<std::int32_t> layers;       // model layer of each layer of the group
-  std::vector<KvLayerShape> shapes;       // as in KvLayout
+  std::int32_t mask_width = 0;       // window or chunk; 0: all keys stay
+  std::vector<std::int32_t> layers;  // model layer of each layer of the group
+  std::vector<KvLayerShape> shapes;  // as in KvLayout
 };
 std::vector<KvGroup> kv_groups(const ModelSpec& spec);
 
 // The attention calls of a step in the order of CallId below: for each group "<group>.decode" and
 // "<group>.extend"; latent models below schedule_invariant extend by "mla.own" and "mla.prefix" (dense
 // source) instead of "latent.extend". Page size and order are left for select().
-std::vector<attention::Call> attention_calls(const ModelSpec& spec, const platform::DeviceInfo& device, DType compute,
-                                             std::span<const KvFormat> group_formats, Determinism level);
+std::vector<attention::Call> attention_calls(const ModelSpec& spec, const platform::DeviceInfo& device,
+                                             DType compute, std::span<const KvFormat> group_formats,
+                                             Determinism level);
 
-// ---- one step ----------------------------------------------------------------------------------------------
+// ---- one step
+// ----------------------------------------------------------------------------------------------
 
 // A call with its pick: made by the engine, used by forward.
 struct BoundCall {
@@ -50,33 +52,33 @@ struct BoundCall {
 };
 
 struct GroupInputs {
-  const std::int64_t* write_slot = nullptr;      // [total_q], device
+  const std::int64_t* write_slot = nullptr;  // [total_q], device
   // mask and mask_width of both are the model's own: forward() sets them from the group.
-  attention::StepShape decode;                   // rows [0, decode_q): batch may be 0
-  attention::StepShape extend;                   // rows [decode_q, total_q): q_offsets count from the step's
-                                                 // first row of this phase; kv_lens etc. are offset likewise
+  attention::StepShape decode;  // rows [0, decode_q): batch may be 0
+  attention::StepShape extend;  // rows [decode_q, total_q): q_offsets count from the step's
+                                // first row of this phase; kv_lens etc. are offset likewise
 };
 
 // Rows are ordered decode, then extend.
 struct StepInputs {
-  std::int32_t total_q = 0;                      // token rows, padding included
-  std::int32_t decode_q = 0;                     // of these, rows of the decode phase (one per sequence)
-  const std::int32_t* tokens = nullptr;          // [total_q], device
-  const std::int32_t* positions = nullptr;       // [total_q]
+  std::int32_t total_q = 0;                 // token rows, padding included
+  std::int32_t decode_q = 0;                // of these, rows of the decode phase (one per sequence)
+  const std::int32_t* tokens = nullptr;     // [total_q], device
+  const std::int32_t* positions = nullptr;  // [total_q]
   std::span<const GroupInputs> groups;
   // Extend rows on the host: exact, for models that gather a prefix in chunks (never captured).
-  std::span<const std::int32_t> extend_prefix;   // [extend batch] keys before this step's own
-  std::span<const std::int32_t> extend_q_len;    // [extend batch]
+  std::span<const std::int32_t> extend_prefix;  // [extend batch] keys before this step's own
+  std::span<const std::int32_t> extend_q_len;   // [extend batch]
 };
 
 struct StepContext {
   platform::Stream& stream;
   ops::Ops& ops;
-  std::span<const BoundCall> calls;              // in the order of attention_calls()
+  std::span<const BoundCall> calls;  // in the order of attention_calls()
 };
 
 struct ModelLimits {
-  std::int32_t max_total_q = 0;                  // token rows of a step
+  std::int32_t max_total_q = 0;  // token rows of a step
   std::int32_t max_context = 0;
   std::int32_t max_batch = 0;
 };
@@ -101,10 +103,11 @@ class Model {
   virtual void logits(const StepContext& context, TensorView hidden, TensorView logits) = 0;
 };
 
-// ---- weights -----------------------------------------------------------------------------------------------
+// ---- weights
+// -----------------------------------------------------------------------------------------------
 
 struct LoadOptions {
-  bool dummy = false;              // random weights of the config's shapes, seeded
+  bool dummy = false;  // random weights of the config's shapes, seeded
   std::uint64_t dummy_seed = 0;
 };
 
@@ -117,12 +120,12 @@ struct WeightPlan {
   std::vector<std::string> notes;  // "bf16 weights are expanded to f32: the CPU has no exact 16-bit product"
 };
 // Checks names, shapes and types of all tensors (missing and extra ones are named) without reading values.
-Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint, const ops::Ops& ops,
-                                const LoadOptions& options);
+Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
+                                const ops::Ops& ops, const LoadOptions& options);
 
 // The checkpoint outlives the model (mapped weights are used in place).
 Result<std::unique_ptr<Model>> load_model(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
-                                          const ops::Ops& ops, platform::Device& device, const LoadOptions& options,
-                                          Determinism level);
+                                          const ops::Ops& ops, platform::Device& device,
+                                          const LoadOptions& options, Determinism level);
 
 }  // namespace quire::model
