@@ -18,12 +18,6 @@
 
 namespace quire::engine {
 
-#if defined(QUIRE_SANITIZED) || !defined(__OPTIMIZE__)
-inline constexpr bool kPoison = true;
-#else
-inline constexpr bool kPoison = false;
-#endif
-
 class EngineImpl final : public Engine {
  public:
   static Result<std::unique_ptr<EngineImpl>> open(const std::string& model, const Options& options);

@@ -37,6 +37,9 @@ class Assembler {
   Status load();
   Status list();
   Status allocate();
+  // Device memory that is the process's own from now on, so that the ledger is what the process holds. (The KV
+  // arena alone becomes so with use.)
+  Result<std::unique_ptr<platform::Buffer>> take(std::int64_t bytes, const std::string& owner);
   Status bind();
   Status bind_kv();
   ops::OpsLimits ops_limits() const;
@@ -177,21 +180,29 @@ Status Assembler::list() {
   return ledger.check(available);
 }
 
+Result<std::unique_ptr<platform::Buffer>> Assembler::take(std::int64_t bytes, const std::string& owner) {
+  QUIRE_TRY(buffer, parts_->device->allocate(bytes, owner));
+  if (!kPoison) parts_->stream->fill(buffer->data(), 0, bytes);
+  return std::move(buffer);
+}
+
 Status Assembler::allocate() {
   EngineParts& parts = *parts_;
+  parts.stream = parts.device->make_stream();
   parts.crash_note.set(fmt::format("memory ledger of {}:\n{}", path_, to_string(parts.ledger)));
   const ops::OpsLimits limits = ops_limits();
-  QUIRE_TRY(workspace, parts.device->allocate(parts.ops->workspace_bytes(limits), "operations' workspace"));
+  QUIRE_TRY(workspace, take(parts.ops->workspace_bytes(limits), "operations' workspace"));
   parts.ops_memory = std::move(workspace);
+  parts.stream->synchronize();
   parts.ops->set_workspace(parts.ops_memory->data(), parts.ops_memory->bytes(), limits);
   const std::int64_t activation_bytes = parts.model->activation_bytes(model_limits());
-  QUIRE_TRY(activations, parts.device->allocate(activation_bytes, "activations"));
+  QUIRE_TRY(activations, take(activation_bytes, "activations"));
   parts.activations = std::move(activations);
   parts.model->set_activations(parts.activations->data(), activation_bytes, model_limits());
   for (std::size_t c = 0; c < parts.attentions.size(); ++c) {
     const attention::Pick& pick = parts.spec.selection.picks[c];
     const std::int64_t bytes = parts.attentions[c]->workspace_bytes(attention_limits(pick));
-    QUIRE_TRY(memory, parts.device->allocate(bytes, fmt::format("attention plan {}", pick.call.name)));
+    QUIRE_TRY(memory, take(bytes, fmt::format("attention plan {}", pick.call.name)));
     parts.plan_memory.push_back(std::move(memory));
     parts.calls.push_back({pick.call.name, parts.attentions[c].get(), {parts.plan_memory[c]->data(), bytes}});
   }
@@ -223,10 +234,9 @@ Status Assembler::bind_kv() {
 
 Status Assembler::bind() {
   EngineParts& parts = *parts_;
-  parts.stream = parts.device->make_stream();
   for (auto& event : parts.events) event = parts.device->make_event();
   QUIRE_TRY_STATUS(bind_kv());
-  parts.buffers->clear(*parts.stream);
+  parts.buffers->clear(*parts.stream, !kPoison);
   std::int32_t padded_kv_len = 0;
   for (const attention::Pick& pick : parts.spec.selection.picks)
     padded_kv_len = std::max(padded_kv_len, pick.backend->caps.padded_row_len);

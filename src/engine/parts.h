@@ -25,6 +25,13 @@
 
 namespace quire::engine {
 
+// Builds that check: fresh memory holds NaN (the platform sees to it), and freed pages do again.
+#if defined(QUIRE_SANITIZED) || !defined(__OPTIMIZE__)
+inline constexpr bool kPoison = true;
+#else
+inline constexpr bool kPoison = false;
+#endif
+
 struct EngineParts {
   EngineSpec spec;
   Determinism determinism = Determinism::none;  // of rows and ops together

@@ -115,7 +115,9 @@ Result<std::unique_ptr<StepBuffers>> StepBuffers::make(const StepLimits& limits,
   return made;
 }
 
-void StepBuffers::clear(platform::Stream& stream) {
+void StepBuffers::clear(platform::Stream& stream, bool everything) {
+  for (const auto& memory : memory_)
+    if (everything) stream.fill(memory->data(), 0, memory->bytes());
   for (std::int32_t* zero : {state.length, state.last_token, state.prompt_length})
     stream.fill(zero, 0, limits_.slots * static_cast<std::int64_t>(sizeof(std::int32_t)));
   stream.fill(state.history, 0, limits_.history_stride() * static_cast<std::int64_t>(sizeof(std::int32_t)));

@@ -88,8 +88,9 @@ class StepBuffers {
   float* logit_input = nullptr;           // [max_logit_rows, hidden]
   float* logits = nullptr;                // [max_logit_rows, vocab]
 
-  // Zeroes what padding slot 0 reads. Once, before the first step.
-  void clear(platform::Stream& stream);
+  // Zeroes what padding slot 0 reads; `everything`: all of it, so that the process holds it from now on. Once,
+  // before the first step.
+  void clear(platform::Stream& stream, bool everything);
 
  private:
   explicit StepBuffers(const StepLimits& limits) : limits_(limits) {}
