@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "engine/limits.h"
+#include "platform/cpu/isa.h"
 
 namespace quire::engine {
 namespace {
@@ -24,18 +24,36 @@ class Assembler {
 
   Result<std::unique_ptr<EngineParts>> run() {
     QUIRE_TRY_STATUS(decide());
+    if (!parts_->spec.dummy && !parts_->checkpoint->has_weights())
+      return bad_input(fmt::format("{} has no weight files: use --load-format dummy to run it with random weights",
+                                   path_));
+    QUIRE_TRY_STATUS(list({.dummy = parts_->spec.dummy}));
+    QUIRE_TRY_STATUS(parts_->ledger.check(parts_->device->memory().available_bytes));
     QUIRE_TRY_STATUS(load());
-    QUIRE_TRY_STATUS(list());
     QUIRE_TRY_STATUS(allocate());
     QUIRE_TRY_STATUS(bind());
     return std::move(parts_);
+  }
+
+  Result<EngineSurvey> survey() {
+    QUIRE_TRY_STATUS(decide());
+    // A config alone is surveyed as what dummy weights would hold.
+    QUIRE_TRY_STATUS(list({.dummy = parts_->spec.dummy || !parts_->checkpoint->has_weights()}));
+    return EngineSurvey{.architecture = model_spec_.architecture,
+                        .layers = static_cast<std::int32_t>(model_spec_.layers.size()),
+                        .parameters = weights_.parameters,
+                        .weights_bytes = weights_.mapped_bytes + weights_.private_bytes,
+                        .spec = std::move(parts_->spec),
+                        .kv = std::move(parts_->kv),
+                        .ledger = parts_->ledger,
+                        .notes = parts_->notes};
   }
 
  private:
   Status decide();
   Status check_ops();
   Status load();
-  Status list();
+  Status list(const model::LoadOptions& load);
   Status allocate();
   // Device memory that is the process's own from now on, so that the ledger is what the process holds. (The KV
   // arena alone becomes so with use.)
@@ -53,6 +71,7 @@ class Assembler {
   const Options& options_;
   std::unique_ptr<EngineParts> parts_;
   model::ModelSpec model_spec_;
+  model::WeightPlan weights_;
 };
 
 Status Assembler::decide() {
@@ -60,7 +79,7 @@ Status Assembler::decide() {
   parts_->checkpoint = std::move(checkpoint);
   QUIRE_TRY(model_spec, model::read_spec(*parts_->checkpoint));
   model_spec_ = std::move(model_spec);
-  QUIRE_TRY(threads, plan_threads(options_, static_cast<int>(std::thread::hardware_concurrency())));
+  QUIRE_TRY(threads, plan_threads(options_, platform::cpu::usable_threads()));
   QUIRE_TRY(device, platform::open_device(options_.device, threads));
   parts_->device = std::move(device);
   const platform::DeviceInfo& info = parts_->device->info();
@@ -93,14 +112,6 @@ Status Assembler::check_ops() {
 
 Status Assembler::load() {
   const model::LoadOptions load{.dummy = parts_->spec.dummy};
-  if (!load.dummy && !parts_->checkpoint->has_weights())
-    return bad_input(fmt::format("{} has no weight files: use --load-format dummy to run it with random weights",
-                                 path_));
-  QUIRE_TRY(weights, model::plan_weights(model_spec_, *parts_->checkpoint, *parts_->ops, load));
-  parts_->notes = weights.notes;
-  parts_->ledger.add_mapped("weights in the file", weights.mapped_bytes);
-  parts_->ledger.add("weights", weights.private_bytes);
-  QUIRE_TRY_STATUS(parts_->ledger.check(parts_->device->memory().available_bytes));
   QUIRE_TRY(model, model::load_model(model_spec_, *parts_->checkpoint, *parts_->ops, *parts_->device, load,
                                      parts_->spec.level));
   parts_->model = std::move(model);
@@ -108,23 +119,8 @@ Status Assembler::load() {
 }
 
 ops::OpsLimits Assembler::ops_limits() const {
-  const model::ModelSpec& m = model_spec_;
-  ops::OpsLimits limits;
-  limits.max_rows = parts_->spec.max_total_q();
-  limits.max_hidden = m.hidden;
-  limits.vocab = m.vocab;
-  limits.max_logit_rows = step_limits().max_logit_rows();
-  limits.threads = parts_->spec.threads.compute;
-  limits.max_cols = std::max({m.hidden, m.intermediate, m.q_heads * m.qk_dim, m.q_heads * m.v_dim});
-  if (m.latent)
-    limits.max_cols = std::max<std::int64_t>({limits.max_cols, m.latent->q_lora_rank, m.latent->kv_lora_rank,
-                                              std::int64_t{m.q_heads} * m.latent->kv_lora_rank});
-  if (m.moe) {
-    limits.max_expert_inter = m.moe->intermediate;
-    limits.max_top_k = m.moe->top_k;
-    limits.max_cols = std::max<std::int64_t>({limits.max_cols, m.moe->intermediate, m.moe->shared_intermediate});
-  }
-  return limits;
+  return model::ops_limits(model_spec_, model_limits(), step_limits().max_logit_rows(),
+                           parts_->spec.threads.compute);
 }
 
 attention::Limits Assembler::attention_limits(const attention::Pick& pick) const {
@@ -154,11 +150,17 @@ StepLimits Assembler::step_limits() const {
   return limits;
 }
 
-Status Assembler::list() {
+Status Assembler::list(const model::LoadOptions& load) {
   EngineSpec& spec = parts_->spec;
   Ledger& ledger = parts_->ledger;
+  QUIRE_TRY(weights, model::plan_weights(model_spec_, *parts_->checkpoint, *parts_->ops, load));
+  weights_ = weights;
+  parts_->notes = weights.notes;
+  ledger.add_mapped("weights in the file", weights.mapped_bytes);
+  ledger.add("weights", weights.private_bytes);
+  const std::unique_ptr<model::Model> outline = model::outline_model(model_spec_, *parts_->device, spec.level);
   ledger.add("operations' workspace", parts_->ops->workspace_bytes(ops_limits()));
-  ledger.add("activations", parts_->model->activation_bytes(model_limits()));
+  ledger.add("activations", outline->activation_bytes(model_limits()));
   StepBuffers::plan(step_limits(), ledger);
   for (const attention::Pick& pick : spec.selection.picks) {
     parts_->attentions.push_back(pick.backend->make(pick.call.problem, *parts_->device));
@@ -170,14 +172,12 @@ Status Assembler::list() {
     const auto layers = static_cast<std::int64_t>(model_spec_.layers.size());
     ledger.add("decode graphs", buckets * (layers * kGraphNodesPerLayer + kGraphNodesPerStep) * kGraphNodeBytes);
   }
-  // The private weights are there already; everything else is not.
-  const std::int64_t available = parts_->device->memory().available_bytes + ledger.bytes_of("weights");
-  QUIRE_TRY(kv, plan_kv(spec, available - ledger.private_bytes()));
+  QUIRE_TRY(kv, plan_kv(spec, parts_->device->memory().available_bytes - ledger.private_bytes()));
   parts_->kv = std::move(kv);
   ledger.add("KV arena", parts_->kv.bytes);
   spec.trace.push_back(fmt::format("KV memory {}, {} tokens for one sequence: {}", bytes_to_string(parts_->kv.bytes),
                                    parts_->kv.capacity_tokens, parts_->kv.because));
-  return ledger.check(available);
+  return {};
 }
 
 Result<std::unique_ptr<platform::Buffer>> Assembler::take(std::int64_t bytes, const std::string& owner) {
@@ -252,6 +252,10 @@ Status Assembler::bind() {
 
 EngineParts::~EngineParts() {
   if (stream) stream->synchronize();
+}
+
+Result<EngineSurvey> survey(const std::string& model, const Options& options) {
+  return Assembler(model, options).survey();
 }
 
 Result<std::unique_ptr<EngineParts>> assemble(const std::string& model, const Options& options) {

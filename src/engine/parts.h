@@ -60,6 +60,19 @@ struct EngineParts {
   ~EngineParts();
 };
 
+// What an engine would be and hold, without loading or allocating it; a config.json alone is enough.
+struct EngineSurvey {
+  std::string architecture;
+  std::int32_t layers = 0;
+  std::int64_t parameters = 0;
+  std::int64_t weights_bytes = 0;   // mapped and private
+  EngineSpec spec;
+  KvPlan kv;
+  Ledger ledger;
+  std::vector<std::string> notes;
+};
+Result<EngineSurvey> survey(const std::string& model, const Options& options);
+
 Result<std::unique_ptr<EngineParts>> assemble(const std::string& model, const Options& options);
 
 }  // namespace quire::engine

@@ -7,10 +7,10 @@
 
 namespace quire::model {
 
-Result<std::unique_ptr<Model>> load_model(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
-                                          const ops::Ops& ops, platform::Device& device,
-                                          const LoadOptions& options, Determinism level) {
-  QUIRE_TRY(weights, load_weights(spec, checkpoint, ops, device, options));
+namespace {
+
+std::unique_ptr<Model> make_family(const ModelSpec& spec, Weights weights, platform::Device& device,
+                                   Determinism level) {
   switch (spec.family) {
     case Family::llama:
       return make_llama(spec, std::move(weights));
@@ -22,6 +22,19 @@ Result<std::unique_ptr<Model>> load_model(const ModelSpec& spec, const checkpoin
       return make_deepseek_v3(spec, std::move(weights), device, level);
   }
   QUIRE_CHECK(false, "family={}", static_cast<int>(spec.family));
+}
+
+}  // namespace
+
+std::unique_ptr<Model> outline_model(const ModelSpec& spec, platform::Device& device, Determinism level) {
+  return make_family(spec, Weights{}, device, level);
+}
+
+Result<std::unique_ptr<Model>> load_model(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
+                                          const ops::Ops& ops, platform::Device& device,
+                                          const LoadOptions& options, Determinism level) {
+  QUIRE_TRY(weights, load_weights(spec, checkpoint, ops, device, options));
+  return make_family(spec, std::move(weights), device, level);
 }
 
 }  // namespace quire::model

@@ -123,6 +123,10 @@ struct WeightPlan {
 Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
                                 const ops::Ops& ops, const LoadOptions& options);
 
+// The family's model without weights, for its sizes alone (activation_bytes): the ledger is planned with it
+// before anything is loaded. Never given a step.
+std::unique_ptr<Model> outline_model(const ModelSpec& spec, platform::Device& device, Determinism level);
+
 // The checkpoint outlives the model (mapped weights are used in place).
 Result<std::unique_ptr<Model>> load_model(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
                                           const ops::Ops& ops, platform::Device& device,

@@ -1,0 +1,86 @@
+#include "cli/bench_shape.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "base/nearest.h"
+#include "base/result.h"
+
+namespace quire::cli {
+
+namespace {
+
+constexpr std::array<std::string_view, 5> kKeys = {"heads", "dim", "batch", "ctx", "q"};
+
+bool parse_int(std::string_view text, std::int32_t* value) {
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, *value);
+  return error == std::errc() && at == end && *value >= 1 && *value <= (1 << 24);
+}
+
+// "a" or "a/b"; one number stands for both.
+bool parse_pair(std::string_view text, std::int32_t* first, std::int32_t* second) {
+  const std::size_t slash = text.find('/');
+  if (slash == std::string_view::npos) return parse_int(text, first) && parse_int(text, second);
+  return parse_int(text.substr(0, slash), first) && parse_int(text.substr(slash + 1), second);
+}
+
+Status set_part(std::string_view key, std::string_view value, attention::bench::Shape* shape) {
+  bool fine = false;
+  if (key == "heads") {
+    fine = parse_pair(value, &shape->q_heads, &shape->kv_heads);
+  } else if (key == "dim") {
+    fine = parse_pair(value, &shape->qk_dim, &shape->v_dim);
+  } else if (key == "batch") {
+    fine = parse_int(value, &shape->batch);
+  } else if (key == "ctx") {
+    fine = parse_int(value, &shape->context);
+  } else if (key == "q") {
+    fine = parse_int(value, &shape->q_len);
+  } else {
+    return bad_input(fmt::format("--shape: unknown part '{}'{}", key, did_you_mean(key, kKeys)));
+  }
+  return fine ? Status() : Status(bad_input(fmt::format("--shape: {}={} is not a number of 1 or more (or a pair of them)", key, value)));
+}
+
+}  // namespace
+
+Result<attention::bench::Shape> parse_bench_shape(const std::string& text) {
+  attention::bench::Shape shape;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::string_view part = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), part.size() + 1));
+    const std::size_t equals = part.find('=');
+    if (equals == std::string_view::npos) return bad_input(fmt::format("--shape: '{}' is not key=value, as in batch=8", part));
+    QUIRE_TRY_STATUS(set_part(part.substr(0, equals), part.substr(equals + 1), &shape));
+  }
+  if (shape.q_heads % shape.kv_heads != 0) {
+    return bad_input(fmt::format("--shape: {} query heads are no multiple of {} KV heads", shape.q_heads, shape.kv_heads));
+  }
+  if (shape.q_len > shape.context) return bad_input(fmt::format("--shape: q={} is over ctx={}", shape.q_len, shape.context));
+  shape.latent = shape.kv_heads == 1 && shape.qk_dim == 576 && shape.v_dim == 512;
+  return shape;
+}
+
+std::vector<std::string> default_bench_shapes() {
+  return {"heads=32/8,dim=128,batch=1,ctx=8192,q=1", "heads=32/8,dim=128,batch=8,ctx=8192,q=1",
+          "heads=9/3,dim=64,batch=1,ctx=4096,q=1", "heads=32/8,dim=128,batch=1,ctx=2048,q=512"};
+}
+
+Result<KvFormat> bench_kv_format(const std::string& kv_dtype) {
+  static constexpr std::array<std::string_view, 4> kTypes = {"f32", "bf16", "f16", "fp8_e4m3"};
+  const std::optional<DType> type = dtype_from_string(kv_dtype == "auto" ? "bf16" : kv_dtype);
+  if (!type || std::find(kTypes.begin(), kTypes.end(), to_string(*type)) == kTypes.end()) {
+    return bad_input(fmt::format("--kv-dtype {} is no KV type{}", kv_dtype, did_you_mean(kv_dtype, kTypes)));
+  }
+  KvFormat format;
+  format.k_type = format.v_type = *type;
+  format.scale = *type == DType::fp8_e4m3 ? KvScaleKind::token_head : KvScaleKind::none;
+  return format;
+}
+
+}  // namespace quire::cli
