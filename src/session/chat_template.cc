@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kNestingMax = 400;
 constexpr std::uint64_t kStepsMax = 1'000'000;
 // Text is copied some dozens of times on its way through a template.
-constexpr std::uint64_t kBytesMax = 512u << 20;
+constexpr std::uint64_t kBytesMax = 256u << 20;
 constexpr std::uint64_t kBytesPerInputByte = 64;
 
 // What raise_exception throws: passes through the engine as its limits do, without a place in the source.
@@ -58,8 +58,8 @@ Result<std::tm> time_of(const std::string& now) {
     return time;
   }
   int read = 0;
-  const int fields = std::sscanf(now.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &time.tm_year, &time.tm_mon, &time.tm_mday,
-                                 &time.tm_hour, &time.tm_min, &time.tm_sec, &read);
+  const int fields = std::sscanf(now.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &time.tm_year, &time.tm_mon,
+                                 &time.tm_mday, &time.tm_hour, &time.tm_min, &time.tm_sec, &read);
   if (fields != 6 || static_cast<std::size_t>(read) > now.size() || time.tm_mon < 1 || time.tm_mon > 12) {
     return bad_input(fmt::format("now \"{}\" is not a time like 2026-03-05T09:07:00", now));
   }
@@ -76,14 +76,17 @@ jinja::value function(const std::string& name, jinja::func_handler handler) {
 jinja::value text_value(const std::string& text) { return jinja::mk_val<jinja::value_string>(text); }
 
 void set_functions(jinja::context& context, const std::tm& time) {
-  context.set_val("raise_exception", function("raise_exception", [](const jinja::func_args& args) -> jinja::value {
+  context.set_val("raise_exception",
+                  function("raise_exception", [](const jinja::func_args& args) -> jinja::value {
                     throw RaisedByTemplate(args.get_pos(0)->as_string().str());
                   }));
-  context.set_val("strftime_now", function("strftime_now", [time](const jinja::func_args& args) -> jinja::value {
+  context.set_val("strftime_now",
+                  function("strftime_now", [time](const jinja::func_args& args) -> jinja::value {
                     const std::string format = args.get_pos(0)->as_string().str();
                     char buffer[1024];
                     const std::size_t n = std::strftime(buffer, sizeof(buffer), format.c_str(), &time);
-                    if (n == 0 && !format.empty()) throw jinja::limit_error("strftime_now: the format is too long");
+                    if (n == 0 && !format.empty())
+                      throw jinja::limit_error("strftime_now: the format is too long");
                     return text_value(std::string(buffer, n));
                   }));
 }
@@ -146,7 +149,8 @@ ChatTemplate::~ChatTemplate() = default;
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::string_view name) {
   if (source.size() > kTemplateBytesMax) {
-    return bad_input(fmt::format("{} has {} bytes, over the limit of {}", name, source.size(), kTemplateBytesMax));
+    return bad_input(
+        fmt::format("{} has {} bytes, over the limit of {}", name, source.size(), kTemplateBytesMax));
   }
   auto impl = std::make_unique<Impl>();
   impl->name = name;
@@ -155,7 +159,8 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::string_vi
     jinja::lexer lexer;
     const jinja::lexer_result tokens = lexer.tokenize(with_unix_lines(source));
     if (tokens.tokens.size() > kTemplateTokensMax) {
-      return bad_input(fmt::format("{} has {} tokens, over the limit of {}", name, tokens.tokens.size(), kTemplateTokensMax));
+      return bad_input(fmt::format("{} has {} tokens, over the limit of {}", name, tokens.tokens.size(),
+                                   kTemplateTokensMax));
     }
     impl->program = jinja::parse_from_tokens(tokens);
     impl->source = tokens.source;
@@ -168,7 +173,8 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::string_vi
 Result<RenderedChat> ChatTemplate::render(const ChatInputs& inputs) const {
   const std::size_t bytes = input_bytes(inputs);
   if (bytes > kTemplateInputBytesMax) {
-    return bad_input(fmt::format("the messages and their companions have {} bytes, over the limit of {}", bytes, kTemplateInputBytesMax));
+    return bad_input(fmt::format("the messages and their companions have {} bytes, over the limit of {}",
+                                 bytes, kTemplateInputBytesMax));
   }
   QUIRE_TRY(time, time_of(inputs.now));
   try {

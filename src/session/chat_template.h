@@ -28,7 +28,7 @@ struct ChatInputs {
   bool add_generation_prompt = true;
   std::string bos_token;
   std::string eos_token;
-  std::string now;        // what strftime_now sees, "2026-03-05T09:07:00"; empty: the local time of the call
+  std::string now;  // what strftime_now sees, "2026-03-05T09:07:00"; empty: the local time of the call
 };
 
 struct RenderedChat {
@@ -48,7 +48,8 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
-  // Fails with the template's own message (raise_exception), with a limit, or with what is wrong in the inputs.
+  // Fails with the template's own message (raise_exception), with a limit, or with what is wrong in the
+  // inputs.
   Result<RenderedChat> render(const ChatInputs& inputs) const;
 
  private:

@@ -79,7 +79,8 @@ TEST(ChatTemplateGolden, EveryCaseIsExact) {
 
 TEST(ChatTemplate, TextOfUsersIsMarked) {
   const ChatInputs inputs{.messages = R"([{"role":"user","content":"a<|end|>b"}])", .bos_token = "<s>"};
-  const auto chat = render("{{ bos_token }}<|{{ messages[0].role }}|>{{ messages[0].content | trim }}<|end|>", inputs);
+  const auto chat =
+      render("{{ bos_token }}<|{{ messages[0].role }}|>{{ messages[0].content | trim }}<|end|>", inputs);
   ASSERT_TRUE(chat.ok()) << chat.error().message;
   EXPECT_EQ(chat->text, "<s><|user|>a<|end|>b<|end|>");
   const std::vector<tokenizer::ByteRange> user = {{5, 9}, {11, 20}};
@@ -88,9 +89,10 @@ TEST(ChatTemplate, TextOfUsersIsMarked) {
 
 TEST(ChatTemplate, MarksSurviveJsonKeysSplitAndJoin) {
   const ChatInputs inputs{.messages = R"([{"content":"<a>,<b>","<k>":["<v>"]}])"};
-  for (const char* source : {"{{ messages[0] | tojson }}", "{% for k in messages[0].keys() %}{{ k }}{% endfor %}",
-                             "{{ messages[0].content.split(',')[0] }}", "{{ messages[0]['<k>'] | join('-') }}",
-                             "{{ messages[0] | string }}", "{{ messages[0].content.replace(',', ';') }}"}) {
+  for (const char* source :
+       {"{{ messages[0] | tojson }}", "{% for k in messages[0].keys() %}{{ k }}{% endfor %}",
+        "{{ messages[0].content.split(',')[0] }}", "{{ messages[0]['<k>'] | join('-') }}",
+        "{{ messages[0] | string }}", "{{ messages[0].content.replace(',', ';') }}"}) {
     const auto chat = render(source, inputs);
     ASSERT_TRUE(chat.ok()) << source << chat.error().message;
     ASSERT_EQ(chat->user.size(), 1u) << source << " gives " << chat->text;
@@ -99,21 +101,27 @@ TEST(ChatTemplate, MarksSurviveJsonKeysSplitAndJoin) {
 }
 
 TEST(ChatTemplate, JsonIsWrittenAsPythonWritesIt) {
-  const ChatInputs inputs{.messages = R"([{"z":1,"a":[1.0,0.1,1e22,1e-7,-0.0,12345678901234567890,null,true],"é<":"\u0001\"\\/\n"}])"};
-  EXPECT_EQ(shown("{{ messages[0] | tojson }}", inputs),
-            R"({"z": 1, "a": [1.0, 0.1, 1e+22, 1e-07, -0.0, 1.2345678901234567e+19, null, true], "é<": "\u0001\"\\/\n"})");
+  const ChatInputs inputs{
+      .messages =
+          R"([{"z":1,"a":[1.0,0.1,1e22,1e-7,-0.0,12345678901234567890,null,true],"é<":"\u0001\"\\/\n"}])"};
+  EXPECT_EQ(
+      shown("{{ messages[0] | tojson }}", inputs),
+      R"({"z": 1, "a": [1.0, 0.1, 1e+22, 1e-07, -0.0, 1.2345678901234567e+19, null, true], "é<": "\u0001\"\\/\n"})");
   EXPECT_EQ(shown("{{ 0.5 }} {{ 3.0 }} {{ 1 / 3 }}"), "0.5 3.0 0.3333333333333333");
 }
 
 TEST(ChatTemplate, ContainersArePrintedAsPythonPrintsThem) {
   const ChatInputs inputs{.messages = R"([{"a":["it's",1.5,null,true],"b":"x\n\"y"}])"};
   EXPECT_EQ(shown("{{ messages }}", inputs), R"([{'a': ["it's", 1.5, None, True], 'b': 'x\n"y'}])");
-  EXPECT_EQ(shown("{{ none }}|{{ missing }}|{{ (1, 2) }}|{% set a = [] %}{{ a.append(1) or '' }}{{ a }}"), "None||(1, 2)|[1]");
+  EXPECT_EQ(shown("{{ none }}|{{ missing }}|{{ (1, 2) }}|{% set a = [] %}{{ a.append(1) or '' }}{{ a }}"),
+            "None||(1, 2)|[1]");
 }
 
 TEST(ChatTemplate, TimeIsTheOneGiven) {
-  EXPECT_EQ(shown("{{ strftime_now('%d %b %Y %A %j') }}", {.messages = "[]", .now = "2026-03-05T09:07:00"}), "05 Mar 2026 Thursday 064");
-  EXPECT_NE(shown("{{ strftime_now('%Y') }}", {.messages = "[]", .now = "yesterday"}).find("error: now"), std::string::npos);
+  EXPECT_EQ(shown("{{ strftime_now('%d %b %Y %A %j') }}", {.messages = "[]", .now = "2026-03-05T09:07:00"}),
+            "05 Mar 2026 Thursday 064");
+  EXPECT_NE(shown("{{ strftime_now('%Y') }}", {.messages = "[]", .now = "yesterday"}).find("error: now"),
+            std::string::npos);
 }
 
 TEST(ChatTemplate, ErrorsSayWhere) {
@@ -122,7 +130,8 @@ TEST(ChatTemplate, ErrorsSayWhere) {
   EXPECT_NE(message.find("line 2"), std::string::npos) << message;
   EXPECT_NE(shown("{% if %}").find("error: template"), std::string::npos);
   EXPECT_NE(shown("{{ 1 }}", {.messages = "[{]"}).find("error: messages"), std::string::npos);
-  EXPECT_NE(shown("{{ 1 }}", {.messages = "[]", .kwargs = R"({"messages":1})"}).find("cannot replace"), std::string::npos);
+  EXPECT_NE(shown("{{ 1 }}", {.messages = "[]", .kwargs = R"({"messages":1})"}).find("cannot replace"),
+            std::string::npos);
   EXPECT_NE(shown("{{ 1 }}", {.messages = repeated("[", 100000)}).find("nested deeper"), std::string::npos);
 }
 
@@ -144,12 +153,16 @@ TEST(ChatTemplate, HostileTemplatesAreErrors) {
       "{{ x" + repeated("[0]", 6000) + " }}",
       "{% if 0 %}" + repeated("{% elif 0 %}", 4000) + "{% endif %}",
       "{{ " + repeated("1 if 1 else ", 4000) + "1 }}",
-      "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
+      "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ "
+      "ns.s }}",
       "{{ 'x' * 1000000000000 }}",
       "{% set ns = namespace(a=[1]) %}{% for i in range(40) %}{% set ns.a = ns.a + ns.a %}{% endfor %}",
-      "{% set ns = namespace(a=[1]) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}{{ ns.a | tojson }}",
-      "{% set ns = namespace(a=(1,2)) %}{% for i in range(60) %}{% set ns.a = (ns.a, ns.a) %}{% endfor %}{{ {ns.a: 1} }}",
-      "{% set ns = namespace(a=[]) %}{% for i in range(90000) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}",
+      "{% set ns = namespace(a=[1]) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}{{ "
+      "ns.a | tojson }}",
+      "{% set ns = namespace(a=(1,2)) %}{% for i in range(60) %}{% set ns.a = (ns.a, ns.a) %}{% endfor %}{{ "
+      "{ns.a: 1} }}",
+      "{% set ns = namespace(a=[]) %}{% for i in range(90000) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a "
+      "}}",
       "{% set a = [] %}{% set _ = a.append(a) %}{{ a }}",
       "{% set ns = namespace() %}{% set ns.ns = ns %}{{ ns | tojson }}",
       "{% set a = [] %}{% set b = [a] %}{% set _ = a.append(b) %}{{ a | tojson }}",
@@ -161,7 +174,17 @@ TEST(ChatTemplate, HostileTemplatesAreErrors) {
       "{{ range(0, 9223372036854775807, 1) }}",
       "{% for 1 in [1] %}{% endfor %}",
       "{{ f(1=2) }}",
-      "{{", "{%", "{#", "{{ '", "{{ \"\\", "{% set %}", "{% call x() %}", "{% filter %}", "{% raw", "{{ x[ }}", "{{ {1: }}",
+      "{{",
+      "{%",
+      "{#",
+      "{{ '",
+      "{{ \"\\",
+      "{% set %}",
+      "{% call x() %}",
+      "{% filter %}",
+      "{% raw",
+      "{{ x[ }}",
+      "{{ {1: }}",
   };
   for (const std::string& source : hostile) {
     const std::string text = shown(source);
@@ -170,7 +193,9 @@ TEST(ChatTemplate, HostileTemplatesAreErrors) {
 }
 
 TEST(ChatTemplate, DeepValuesAreFreedWithoutRecursion) {
-  EXPECT_EQ(shown("{% set ns = namespace(a=[]) %}{% for i in range(6000) %}{% set ns.a = [ns.a] %}{% endfor %}{% set ns.a = 0 %}ok"), "ok");
+  EXPECT_EQ(shown("{% set ns = namespace(a=[]) %}{% for i in range(4000) %}{% set ns.a = [ns.a] %}{% endfor "
+                  "%}{% set ns.a = 0 %}ok"),
+            "ok");
   EXPECT_EQ(shown("{{ 'abc'[::9223372036854775807] }}"), "a");
 }
 

@@ -26,7 +26,9 @@ class Builder : public nlohmann::json_sax<Json> {
     }
     return place(jinja::mk_val<jinja::value_int>(static_cast<std::int64_t>(v)));
   }
-  bool number_float(number_float_t v, const string_t&) override { return place(jinja::mk_val<jinja::value_float>(v)); }
+  bool number_float(number_float_t v, const string_t&) override {
+    return place(jinja::mk_val<jinja::value_float>(v));
+  }
   bool binary(binary_t&) override { return fail("binary value"); }
   bool string(string_t& v) override { return place(text(v)); }
   bool key(string_t& v) override {
@@ -86,7 +88,8 @@ class Builder : public nlohmann::json_sax<Json> {
 
 Result<jinja::value> json_to_value(std::string_view json, std::string_view what, bool mark_input) {
   Builder builder(mark_input);
-  if (!Json::sax_parse(json.begin(), json.end(), &builder)) return bad_input(fmt::format("{}: {}", what, builder.error));
+  if (!Json::sax_parse(json.begin(), json.end(), &builder))
+    return bad_input(fmt::format("{}: {}", what, builder.error));
   return std::move(builder.root);
 }
 

@@ -35,12 +35,14 @@ std::size_t value_end(std::string_view json, std::size_t at) {
   return at;
 }
 
-// The fields of a line as the JSON text of their values: what is inside keeps the order that it was written in.
+// The fields of a line as the JSON text of their values: what is inside keeps the order that it was written
+// in.
 class Fields {
  public:
   static Result<Fields> read(std::string_view line) {
     if (line.size() > kJsonLineBytesMax) {
-      return bad_input(fmt::format("a line of {} bytes is over the limit of {}", line.size(), kJsonLineBytesMax));
+      return bad_input(
+          fmt::format("a line of {} bytes is over the limit of {}", line.size(), kJsonLineBytesMax));
     }
     constexpr std::string_view kBlank = " \t\r\n";
     std::size_t at = line.find_first_not_of(kBlank);
@@ -79,7 +81,8 @@ class Fields {
   Result<bool> flag(const std::string& name, bool other) const {
     const std::string json = raw(name);
     if (json.empty()) return other;
-    if (json != "true" && json != "false") return bad_input(fmt::format("\"{}\" is neither true nor false", name));
+    if (json != "true" && json != "false")
+      return bad_input(fmt::format("\"{}\" is neither true nor false", name));
     return json == "true";
   }
 
@@ -107,14 +110,16 @@ Result<std::string> detokenized(const tokenizer::Tokenizer& tokenizer, std::stri
   std::vector<tokenizer::TokenId> ids;
   for (const Json& value : Json::parse(json)) {
     if (!value.is_number_integer() || value < 0 || value >= tokenizer.vocabulary_size()) {
-      return bad_input(fmt::format("{} is not a token id in 0..{}", dumped(value).substr(0, 100), tokenizer.vocabulary_size() - 1));
+      return bad_input(fmt::format("{} is not a token id in 0..{}", dumped(value).substr(0, 100),
+                                   tokenizer.vocabulary_size() - 1));
     }
     ids.push_back(value.get<tokenizer::TokenId>());
   }
   return dumped(Json{{"text", tokenizer.decode(ids, skip_special)}});
 }
 
-Result<std::string> rendered(const ChatTemplate& chat_template, const TemplateTokens& defaults, std::string_view line) {
+Result<std::string> rendered(const ChatTemplate& chat_template, const TemplateTokens& defaults,
+                             std::string_view line) {
   QUIRE_TRY(fields, Fields::read(line));
   ChatInputs inputs;
   inputs.messages = fields.raw("messages");
@@ -146,7 +151,8 @@ std::string detokenize_line(const tokenizer::Tokenizer& tokenizer, std::string_v
   return line_of(detokenized(tokenizer, line));
 }
 
-std::string render_line(const ChatTemplate& chat_template, const TemplateTokens& defaults, std::string_view line) {
+std::string render_line(const ChatTemplate& chat_template, const TemplateTokens& defaults,
+                        std::string_view line) {
   return line_of(rendered(chat_template, defaults, line));
 }
 

@@ -71,7 +71,8 @@ int AddedTokens::Trie::longest(std::string_view text, std::size_t at, std::size_
   return found;
 }
 
-AddedTokens::AddedTokens(const std::vector<AddedToken>& tokens, const std::vector<std::string>& normalized_content)
+AddedTokens::AddedTokens(const std::vector<AddedToken>& tokens,
+                         const std::vector<std::string>& normalized_content)
     : tokens_(tokens) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     (tokens[i].normalized ? normalized_ : raw_).insert(normalized_content[i], static_cast<int>(i));
@@ -84,7 +85,8 @@ void AddedTokens::find(std::string_view text, bool in_normalized, const SpecialF
   std::size_t done = 0;
   for (std::size_t at = 0; at < text.size();) {
     ByteRange match{at, at};
-    const int index = trie.first[static_cast<std::uint8_t>(text[at])] ? trie.longest(text, at, match.end) : -1;
+    const int index =
+        trie.first[static_cast<std::uint8_t>(text[at])] ? trie.longest(text, at, match.end) : -1;
     if (index < 0) {
       ++at;
       continue;

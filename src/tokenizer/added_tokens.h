@@ -24,7 +24,7 @@ struct SpecialFilter {
   bool parse = true;
   std::span<const ByteRange> plain;  // not wholly inside one of these
   std::size_t offset = 0;            // of the text within what `plain` counts in
-  bool exact = true;                 // false: offsets are lost; special tokens are not found if `plain` touches the text
+  bool exact = true;  // false: offsets are lost; special tokens are not found if `plain` touches the text
 };
 
 class AddedTokens {
@@ -33,12 +33,13 @@ class AddedTokens {
   AddedTokens(const std::vector<AddedToken>& tokens, const std::vector<std::string>& normalized_content);
 
   // Appends the pieces of `text`; no piece is empty.
-  void find(std::string_view text, bool in_normalized, const SpecialFilter& filter, std::vector<Piece>& out) const;
+  void find(std::string_view text, bool in_normalized, const SpecialFilter& filter,
+            std::vector<Piece>& out) const;
 
  private:
   // A trie; children of all nodes in one table.
   struct Trie {
-    std::vector<int> token{-1};                            // by node: index of the token that ends here
+    std::vector<int> token{-1};                              // by node: index of the token that ends here
     std::unordered_map<std::uint64_t, std::uint32_t> child;  // node * 256 + byte
     bool first[256] = {};
     void insert(std::string_view content, int index);

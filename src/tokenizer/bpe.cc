@@ -17,7 +17,8 @@ std::uint64_t mix(std::uint64_t x) {
 }
 
 std::uint64_t pair_key(TokenId left, TokenId right) {
-  return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) | static_cast<std::uint32_t>(right);
+  return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) |
+         static_cast<std::uint32_t>(right);
 }
 
 // A token of the word on its way: a doubly linked list in an array. id -1: merged into the one before.
@@ -118,10 +119,12 @@ void Bpe::encode(std::string_view word, std::vector<TokenId>& out) const {
 
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
   const auto offer = [&](std::int32_t left, std::int32_t right) {
-    const Rule* r = rule(symbols[static_cast<std::size_t>(left)].id, symbols[static_cast<std::size_t>(right)].id);
+    const Rule* r =
+        rule(symbols[static_cast<std::size_t>(left)].id, symbols[static_cast<std::size_t>(right)].id);
     if (r) queue.push({r->rank, left, r->merged});
   };
-  for (std::size_t i = 0; i + 1 < symbols.size(); ++i) offer(static_cast<std::int32_t>(i), static_cast<std::int32_t>(i + 1));
+  for (std::size_t i = 0; i + 1 < symbols.size(); ++i)
+    offer(static_cast<std::int32_t>(i), static_cast<std::int32_t>(i + 1));
   while (!queue.empty()) {
     const Candidate best = queue.top();
     queue.pop();

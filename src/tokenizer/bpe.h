@@ -1,7 +1,7 @@
 // Bpe: the byte-level BPE model, from the bytes of one word to token ids.
 //
-// Tokens are kept as the bytes that they stand for; a merge is a pair of ids with a rank. Words are merged with
-// a heap, so a word of n bytes takes n log n steps.
+// Tokens are kept as the bytes that they stand for; a merge is a pair of ids with a rank. Words are merged
+// with a heap, so a word of n bytes takes n log n steps.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,9 @@ class StringTable {
 };
 
 struct BpeOptions {
-  TokenId unknown = -1;          // for bytes that have no token; -1: such bytes are left out, as the reference does
-  bool fuse_unknown = false;     // one unknown for a run of them
-  bool ignore_merges = false;    // a word that is a token is that token
+  TokenId unknown = -1;  // for bytes that have no token; -1: such bytes are left out, as the reference does
+  bool fuse_unknown = false;   // one unknown for a run of them
+  bool ignore_merges = false;  // a word that is a token is that token
 };
 
 class Bpe {
@@ -60,9 +60,9 @@ class Bpe {
   const Rule* rule(TokenId left, TokenId right) const;
   void insert(Merge merge, std::uint32_t rank);
 
-  StringTable words_;         // only with ignore_merges
+  StringTable words_;  // only with ignore_merges
   TokenId byte_ids_[256];
-  std::vector<Rule> rules_;   // open addressing, a power of two
+  std::vector<Rule> rules_;  // open addressing, a power of two
   BpeOptions options_;
 };
 

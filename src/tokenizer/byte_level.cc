@@ -45,7 +45,8 @@ std::optional<std::string> chars_to_bytes(std::string_view chars) {
   out.reserve(chars.size());
   for (std::size_t at = 0; at < chars.size();) {
     const CodePoint point = code_point_at(chars, at);
-    if (point.value < 0 || point.value >= 512 || a.bytes[static_cast<std::size_t>(point.value)] < 0) return std::nullopt;
+    if (point.value < 0 || point.value >= 512 || a.bytes[static_cast<std::size_t>(point.value)] < 0)
+      return std::nullopt;
     out.push_back(static_cast<char>(a.bytes[static_cast<std::size_t>(point.value)]));
     at += point.bytes;
   }

@@ -23,7 +23,9 @@ std::string Detokenizer::push(TokenId id) {
   if (text.ends_with(kReplacement)) {
     if (held_.size() < kHeldBytesMax) return {};
     std::size_t open = 0;
-    while (open < 3 && open + 1 < held_.size() && (static_cast<unsigned char>(held_[held_.size() - 1 - open]) & 0xC0) == 0x80) ++open;
+    while (open < 3 && open + 1 < held_.size() &&
+           (static_cast<unsigned char>(held_[held_.size() - 1 - open]) & 0xC0) == 0x80)
+      ++open;
     text = lossy_utf8(std::string_view(held_).substr(0, held_.size() - 1 - open));
     held_.erase(0, held_.size() - 1 - open);
     return text;

@@ -1,4 +1,5 @@
-// Every case of golden/tokenizers: ids, both decodings, streams and long texts, exactly as the reference library.
+// Every case of golden/tokenizers: ids, both decodings, streams and long texts, exactly as the reference
+// library.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -28,7 +29,8 @@ std::string folder(const std::string& kind) { return testing::golden_dir() + "/t
 class Golden : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (testing::golden_dir().empty() || !std::filesystem::exists(folder(GetParam()))) GTEST_SKIP() << "no golden data";
+    if (testing::golden_dir().empty() || !std::filesystem::exists(folder(GetParam())))
+      GTEST_SKIP() << "no golden data";
     auto made = Tokenizer::from_json(read(folder(GetParam()) + "/tokenizer.json"));
     ASSERT_TRUE(made.ok()) << made.error().message;
     tokenizer_.emplace(std::move(*made));
@@ -66,7 +68,8 @@ TEST_P(Golden, TextsWithNewCharactersToo) {
   for (const Json& c : cases_["cases"]) {
     if (!c.contains("new_unicode")) continue;
     const auto ids = encode(c["text"].get<std::string>(), false);
-    EXPECT_EQ(tokenizer_->decode(ids, false), tokenizer_->decode(c["ids"].get<std::vector<TokenId>>(), false));
+    EXPECT_EQ(tokenizer_->decode(ids, false),
+              tokenizer_->decode(c["ids"].get<std::vector<TokenId>>(), false));
   }
 }
 
@@ -108,22 +111,25 @@ TEST_P(Golden, LongTextsBecomeTheStoredIds) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Golden,
                          ::testing::Values("gpt2", "gpt2_prefix_space", "gpt2_string_merges", "llama3",
-                                           "llama3_string_merges", "qwen2", "qwen2_string_merges", "o200k", "smollm",
-                                           "deepseek", "tekken", "glm4", "command_r", "falcon", "neox", "qwen3_5",
-                                           "overlapping_added"),
+                                           "llama3_string_merges", "qwen2", "qwen2_string_merges", "o200k",
+                                           "smollm", "deepseek", "tekken", "glm4", "command_r", "falcon",
+                                           "neox", "qwen3_5", "overlapping_added"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 TEST(GoldenRefused, OtherModelsAreRefusedByName) {
   if (testing::golden_dir().empty()) GTEST_SKIP() << "no golden data";
-  const std::pair<const char*, const char*> kinds[] = {
-      {"unigram", "Unigram"}, {"wordpiece", "WordPiece"}, {"refuse_wordlevel", "WordLevel"},
-      {"llama2_spm", "SentencePiece"}, {"gemma", "SentencePiece"}};
+  const std::pair<const char*, const char*> kinds[] = {{"unigram", "Unigram"},
+                                                       {"wordpiece", "WordPiece"},
+                                                       {"refuse_wordlevel", "WordLevel"},
+                                                       {"llama2_spm", "SentencePiece"},
+                                                       {"gemma", "SentencePiece"}};
   for (const auto& [kind, name] : kinds) {
     if (!std::filesystem::exists(folder(kind))) continue;
     auto made = Tokenizer::from_json(read(folder(kind) + "/tokenizer.json"));
     ASSERT_FALSE(made.ok()) << kind;
     EXPECT_NE(made.error().message.find(name), std::string::npos) << made.error().message;
-    EXPECT_NE(made.error().message.find("supported: BPE with byte level"), std::string::npos) << made.error().message;
+    EXPECT_NE(made.error().message.find("supported: BPE with byte level"), std::string::npos)
+        << made.error().message;
   }
 }
 

@@ -100,7 +100,9 @@ class Reader : public nlohmann::json_sax<Json> {
     return false;
   }
 
-  bool at_model_key(std::string_view name) const { return keys_.size() == 2 && keys_[0] == "model" && keys_[1] == name; }
+  bool at_model_key(std::string_view name) const {
+    return keys_.size() == 2 && keys_[0] == "model" && keys_[1] == name;
+  }
 
   bool new_merge() {
     if (file.merges.size() >= kMergesMax) return fail(fmt::format("over {} merges", kMergesMax));
@@ -172,8 +174,8 @@ class Reader : public nlohmann::json_sax<Json> {
   }
 
   Mode mode_ = Mode::tree;
-  std::vector<Json*> open_;         // a parent does not grow while a child is open, so these stay valid
-  std::vector<std::string> keys_;   // the key that each open object is at
+  std::vector<Json*> open_;        // a parent does not grow while a child is open, so these stay valid
+  std::vector<std::string> keys_;  // the key that each open object is at
   int pair_size_ = 0;
   bool has_merges_ = false;
   std::size_t values_ = 0;
@@ -183,10 +185,12 @@ class Reader : public nlohmann::json_sax<Json> {
 
 Result<TokenizerFile> read_tokenizer_file(std::string_view text) {
   if (text.size() > kFileBytesMax) {
-    return bad_input(fmt::format("tokenizer.json has {} bytes, over the limit of {}", text.size(), kFileBytesMax));
+    return bad_input(
+        fmt::format("tokenizer.json has {} bytes, over the limit of {}", text.size(), kFileBytesMax));
   }
   Reader reader;
-  if (!Json::sax_parse(text.begin(), text.end(), &reader)) return bad_input("tokenizer.json: " + reader.error);
+  if (!Json::sax_parse(text.begin(), text.end(), &reader))
+    return bad_input("tokenizer.json: " + reader.error);
   if (!reader.file.tree.is_object()) return bad_input("tokenizer.json is not an object");
   return std::move(reader.file);
 }

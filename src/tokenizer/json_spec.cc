@@ -59,7 +59,8 @@ Status read_model(TokenizerFile& file, TokenizerSpec& spec) {
     if (!text_or(member(model, name), "").empty()) return refused("model option", name, "BPE without it");
   }
   const Json& dropout = member(model, "dropout");
-  if (dropout.is_number() && dropout.get<double>() > 0) return refused("model option", "dropout", "BPE without it");
+  if (dropout.is_number() && dropout.get<double>() > 0)
+    return refused("model option", "dropout", "BPE without it");
   spec.ignore_merges = flag_or(member(model, "ignore_merges"), false);
   spec.fuse_unknown = flag_or(member(model, "fuse_unk"), false);
   spec.vocabulary = std::move(file.vocabulary);
@@ -105,7 +106,10 @@ Status read_normalizer(const Json& n, std::vector<NormalizerStep>& steps) {
     return check_steps(steps, "normalizer");
   }
   if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
-    step.form = type == "NFC" ? NormalForm::nfc : type == "NFD" ? NormalForm::nfd : type == "NFKC" ? NormalForm::nfkc : NormalForm::nfkd;
+    step.form = type == "NFC"    ? NormalForm::nfc
+                : type == "NFD"  ? NormalForm::nfd
+                : type == "NFKC" ? NormalForm::nfkc
+                                 : NormalForm::nfkd;
   } else if (type == "Lowercase") {
     step.kind = NormalizerStep::Kind::lowercase;
   } else if (type == "Prepend") {
@@ -153,7 +157,8 @@ Status read_pre_tokenizer(const Json& p, std::vector<PreStep>& steps) {
     }
   } else if (type == "Digits") {
     step.kind = PreStep::Kind::digits;
-    step.behavior = flag_or(member(p, "individual_digits"), false) ? SplitBehavior::isolated : SplitBehavior::contiguous;
+    step.behavior =
+        flag_or(member(p, "individual_digits"), false) ? SplitBehavior::isolated : SplitBehavior::contiguous;
   } else if (type == "ByteLevel") {
     step.kind = PreStep::Kind::byte_level;
     step.add_prefix_space = flag_or(member(p, "add_prefix_space"), true);
@@ -204,7 +209,8 @@ Status read_post_processor(const Json& p, TokenizerSpec& spec) {
   if (type == "RobertaProcessing" || type == "BertProcessing") {
     const Json& cls = member(p, "cls");
     const Json& sep = member(p, "sep");
-    if (!cls.is_array() || cls.size() != 2 || !sep.is_array() || sep.size() != 2) return malformed("cls or sep is not a pair");
+    if (!cls.is_array() || cls.size() != 2 || !sep.is_array() || sep.size() != 2)
+      return malformed("cls or sep is not a pair");
     QUIRE_TRY(first, id_of(cls[1], "cls"));
     QUIRE_TRY(last, id_of(sep[1], "sep"));
     spec.prefix.insert(spec.prefix.begin(), first);
@@ -233,7 +239,9 @@ Result<TokenizerSpec> spec_from_json(std::string_view text) {
   int byte_levels = 0;
   for (const PreStep& step : spec.pre_tokenizer) byte_levels += step.kind == PreStep::Kind::byte_level;
   if (byte_levels != 1) {
-    return refused("model", byte_levels == 0 ? "BPE without a ByteLevel pre-tokenizer (SentencePiece style)" : "BPE with two ByteLevels",
+    return refused("model",
+                   byte_levels == 0 ? "BPE without a ByteLevel pre-tokenizer (SentencePiece style)"
+                                    : "BPE with two ByteLevels",
                    "BPE with byte level");
   }
   QUIRE_TRY_STATUS(read_added(member(file.tree, "added_tokens"), spec));

@@ -28,8 +28,8 @@ Result<std::string> replaced(const Regex& regex, std::string_view text, std::str
   std::vector<ByteRange> matches;
   QUIRE_TRY_STATUS(regex.find_all(text, matches));
   if (matches.size() * content.size() > kNormalizedBytesMax) {
-    return bad_input(fmt::format("the normalizer would make {} bytes of a text of {} bytes", matches.size() * content.size(),
-                                 text.size()));
+    return bad_input(fmt::format("the normalizer would make {} bytes of a text of {} bytes",
+                                 matches.size() * content.size(), text.size()));
   }
   std::string out;
   std::size_t at = 0;
@@ -49,7 +49,8 @@ Result<Normalizer> Normalizer::create(const std::vector<NormalizerStep>& steps) 
   for (const NormalizerStep& s : steps) {
     Step step{s, std::nullopt};
     if (s.kind == NormalizerStep::Kind::replace_regex || s.kind == NormalizerStep::Kind::replace_text) {
-      auto regex = s.kind == NormalizerStep::Kind::replace_regex ? Regex::compile(s.pattern) : Regex::literal(s.pattern);
+      auto regex = s.kind == NormalizerStep::Kind::replace_regex ? Regex::compile(s.pattern)
+                                                                 : Regex::literal(s.pattern);
       if (!regex) return regex.error();
       step.regex = std::move(*regex);
     }
@@ -62,8 +63,12 @@ Result<std::string> Normalizer::apply(std::string_view text) const {
   std::string current(text);
   for (const Step& step : steps_) {
     switch (step.what.kind) {
-      case NormalizerStep::Kind::form: current = normalize(current, step.what.form); break;
-      case NormalizerStep::Kind::lowercase: current = lowercase(current); break;
+      case NormalizerStep::Kind::form:
+        current = normalize(current, step.what.form);
+        break;
+      case NormalizerStep::Kind::lowercase:
+        current = lowercase(current);
+        break;
       case NormalizerStep::Kind::prepend:
         if (!current.empty()) current.insert(0, step.what.content);
         break;

@@ -72,8 +72,12 @@ std::vector<ByteRange> joined(const std::vector<Part>& parts, SplitBehavior beha
         if (!part.match) out.push_back(part.range);
       }
       break;
-    case SplitBehavior::merged_with_previous: merge_with_previous(parts, out); break;
-    case SplitBehavior::merged_with_next: merge_with_next(parts, out); break;
+    case SplitBehavior::merged_with_previous:
+      merge_with_previous(parts, out);
+      break;
+    case SplitBehavior::merged_with_next:
+      merge_with_next(parts, out);
+      break;
     case SplitBehavior::contiguous: {
       bool previous = false;
       for (const Part& part : parts) {

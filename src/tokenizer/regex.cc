@@ -21,17 +21,21 @@ constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
 constexpr std::size_t kMatchesPerClockLook = 256;
 
 Error bad_pattern(std::string_view pattern, const std::string& why) {
-  return bad_input(fmt::format("pattern of the tokenizer is not supported: {} in \"{}\"", why,
-                               pattern.substr(0, 200)));
+  return bad_input(
+      fmt::format("pattern of the tokenizer is not supported: {} in \"{}\"", why, pattern.substr(0, 200)));
 }
 
 // What stands for one escape of Oniguruma outside and inside a class; empty: the same in PCRE2.
 std::string translated_escape(char escape, bool in_class) {
   switch (escape) {
-    case 's': return in_class ? std::string(kSpaces) : fmt::format("[{}]", kSpaces);
-    case 'S': return in_class ? "" : fmt::format("[^{}]", kSpaces);
-    case 'h': return in_class ? "0-9a-fA-F" : "[0-9a-fA-F]";
-    default: return "";
+    case 's':
+      return in_class ? std::string(kSpaces) : fmt::format("[{}]", kSpaces);
+    case 'S':
+      return in_class ? "" : fmt::format("[^{}]", kSpaces);
+    case 'h':
+      return in_class ? "0-9a-fA-F" : "[0-9a-fA-F]";
+    default:
+      return "";
   }
 }
 
@@ -46,8 +50,10 @@ Result<std::string> translate(std::string_view pattern) {
       ++i;
       continue;
     }
-    if (in_class && c == '&' && pattern.substr(i, 2) == "&&") return bad_pattern(pattern, "a set operation (&&)");
-    if (in_class && c == '[' && pattern.substr(i, 2) != "[:") return bad_pattern(pattern, "a class within a class");
+    if (in_class && c == '&' && pattern.substr(i, 2) == "&&")
+      return bad_pattern(pattern, "a set operation (&&)");
+    if (in_class && c == '[' && pattern.substr(i, 2) != "[:")
+      return bad_pattern(pattern, "a class within a class");
     out += c;
     if (!in_class && c == '[') {
       in_class = true;
@@ -75,7 +81,9 @@ std::string message_of(int code) {
 template <auto Free>
 struct Deleter {
   template <class T>
-  void operator()(T* p) const { Free(p); }
+  void operator()(T* p) const {
+    Free(p);
+  }
 };
 using Code = std::unique_ptr<pcre2_code, Deleter<pcre2_code_free>>;
 using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>>;
@@ -94,7 +102,8 @@ pcre2_jit_stack* thread_jit_stack(void*) {
 class Deadline {
  public:
   explicit Deadline(std::size_t bytes)
-      : end_(std::chrono::steady_clock::now() + std::chrono::seconds(10) + std::chrono::microseconds(10) * bytes) {}
+      : end_(std::chrono::steady_clock::now() + std::chrono::seconds(10) +
+             std::chrono::microseconds(10) * bytes) {}
   bool passed() {
     if (++looks_ % kMatchesPerClockLook != 0) return false;
     return std::chrono::steady_clock::now() > end_;
@@ -119,7 +128,8 @@ Regex::~Regex() = default;
 
 Result<Regex> Regex::compile(std::string_view pattern) {
   if (pattern.size() > kPatternBytesMax) {
-    return bad_pattern(pattern, fmt::format("{} bytes are over the limit of {}", pattern.size(), kPatternBytesMax));
+    return bad_pattern(pattern,
+                       fmt::format("{} bytes are over the limit of {}", pattern.size(), kPatternBytesMax));
   }
   QUIRE_TRY(translated, translate(pattern));
   CompileContext context{pcre2_compile_context_create(nullptr)};
@@ -129,8 +139,8 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   int code = 0;
   PCRE2_SIZE at = 0;
   auto impl = std::make_unique<Impl>();
-  impl->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &code, &at,
-                                 context.get()));
+  impl->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options,
+                                 &code, &at, context.get()));
   if (!impl->code) return bad_pattern(pattern, fmt::format("{} at byte {}", message_of(code), at));
   // Without JIT (not built in, no executable memory) the interpreter gives the same matches.
   pcre2_jit_compile(impl->code.get(), PCRE2_JIT_COMPLETE);
@@ -154,15 +164,16 @@ Result<Regex> Regex::literal(std::string_view text) {
 Status Regex::find_all(std::string_view text, std::vector<ByteRange>& out) const {
   MatchData data{pcre2_match_data_create(1, nullptr)};
   MatchContext context{pcre2_match_context_create(nullptr)};
-  pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(1'000'000 + 32 * std::min<std::size_t>(text.size(), 1 << 26)));
+  pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(
+                                           1'000'000 + 32 * std::min<std::size_t>(text.size(), 1 << 26)));
   pcre2_set_heap_limit(context.get(), kHeapLimitKib);
   pcre2_jit_stack_assign(context.get(), thread_jit_stack, nullptr);
   Deadline deadline(text.size());
   std::size_t at = 0;
   std::uint32_t options = 0;
   while (at <= text.size()) {
-    const int count = pcre2_match(impl_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, options,
-                                  data.get(), context.get());
+    const int count = pcre2_match(impl_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                                  at, options, data.get(), context.get());
     if (count == PCRE2_ERROR_NOMATCH) {
       if (options == 0 || at >= text.size()) break;
       // After an empty match: look again one character further.
@@ -173,8 +184,9 @@ Status Regex::find_all(std::string_view text, std::vector<ByteRange>& out) const
     }
     const PCRE2_SIZE* where = pcre2_get_ovector_pointer(data.get());
     if (count < 0 || deadline.passed()) {
-      return bad_input(fmt::format("pattern \"{}\" of the tokenizer takes too long on a text of {} bytes ({})", impl_->pattern,
-                                   text.size(), count < 0 ? message_of(count) : "time limit"));
+      return bad_input(
+          fmt::format("pattern \"{}\" of the tokenizer takes too long on a text of {} bytes ({})",
+                      impl_->pattern, text.size(), count < 0 ? message_of(count) : "time limit"));
     }
     if (where[1] < where[0] || where[0] < at) {
       return bad_input(fmt::format("pattern \"{}\" of the tokenizer moves backwards", impl_->pattern));

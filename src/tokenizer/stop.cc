@@ -24,7 +24,8 @@ Result<StopMatcher> StopMatcher::create(std::vector<std::string> stops) {
   for (const std::string& stop : stops) {
     if (stop.empty()) return bad_input("a stop string is empty: leave it out");
     if (stop.size() > kStopBytesMax) {
-      return bad_input(fmt::format("a stop string of {} bytes is over the limit of {}", stop.size(), kStopBytesMax));
+      return bad_input(
+          fmt::format("a stop string of {} bytes is over the limit of {}", stop.size(), kStopBytesMax));
     }
   }
   return StopMatcher(std::move(stops));

@@ -18,10 +18,10 @@ inline constexpr std::size_t kStopStringsMax = 64;
 inline constexpr std::size_t kStopBytesMax = 4096;
 
 struct StopStep {
-  std::string text;                // may be shown now
-  int stop = -1;                   // index of the stop string that is complete, or -1
-  std::size_t bytes_before = 0;    // with stop >= 0: bytes of text before it, since the beginning
-  std::size_t tokens_before = 0;   // with stop >= 0: pushed pieces whose text lies wholly before it
+  std::string text;               // may be shown now
+  int stop = -1;                  // index of the stop string that is complete, or -1
+  std::size_t bytes_before = 0;   // with stop >= 0: bytes of text before it, since the beginning
+  std::size_t tokens_before = 0;  // with stop >= 0: pushed pieces whose text lies wholly before it
 };
 
 // Not thread-safe: one per sequence.

@@ -26,7 +26,8 @@ TEST(Detokenizer, PiecesAreWholeCharactersAndJoinToDecode) {
   std::mt19937 random(3);
   for (int round = 0; round < 500; ++round) {
     std::vector<TokenId> ids(random() % 60);
-    for (TokenId& id : ids) id = static_cast<unsigned char>("\xF0\x9F\x98\x80\xE4\xB8\xAD\xC3 x\xFF"[random() % 12]);
+    for (TokenId& id : ids)
+      id = static_cast<unsigned char>("\xF0\x9F\x98\x80\xE4\xB8\xAD\xC3 x\xFF"[random() % 12]);
     Detokenizer stream(t, false);
     std::string joined;
     for (TokenId id : ids) {

@@ -31,7 +31,8 @@ Result<StringTable> index_vocabulary(const TokenizerSpec& spec) {
     if (i >= seen.size()) seen.resize(std::max(i + 1, spec.vocabulary.size()));
     if (seen[i]) return bad_input(fmt::format("token id {} is there twice in the vocabulary", id));
     seen[i] = true;
-    if (!table.insert(content, id)) return bad_input(fmt::format("token \"{}\" is there twice in the vocabulary", content));
+    if (!table.insert(content, id))
+      return bad_input(fmt::format("token \"{}\" is there twice in the vocabulary", content));
   }
   return table;
 }
@@ -45,8 +46,8 @@ Result<std::vector<Bpe::Merge>> index_merges(const TokenizerSpec& spec, const St
     const Bpe::Merge merge{vocabulary.find(left), vocabulary.find(right), vocabulary.find(both)};
     if (merge.left < 0 || merge.right < 0 || merge.merged < 0) {
       const std::string& missing = merge.left < 0 ? left : merge.right < 0 ? right : both;
-      return bad_input(fmt::format("merge {} needs the token \"{}\", which is not in the vocabulary", merges.size(),
-                                   missing.substr(0, 100)));
+      return bad_input(fmt::format("merge {} needs the token \"{}\", which is not in the vocabulary",
+                                   merges.size(), missing.substr(0, 100)));
     }
     merges.push_back(merge);
   }
@@ -58,11 +59,11 @@ bool is_normalized(const AddedToken& token) { return token.normalized; }
 }  // namespace
 
 struct Tokenizer::Impl {
-  std::vector<std::string> bytes;   // by id
-  std::vector<bool> special;        // by id
+  std::vector<std::string> bytes;  // by id
+  std::vector<bool> special;       // by id
   std::vector<AddedToken> added_list;
-  StringTable words;                // bytes of vocabulary tokens to id
-  StringTable added_ids;            // added tokens by content
+  StringTable words;      // bytes of vocabulary tokens to id
+  StringTable added_ids;  // added tokens by content
   std::vector<TokenId> prefix, suffix;
   std::optional<TokenId> bos, eos;
   std::optional<Bpe> bpe;
@@ -134,11 +135,13 @@ Status Tokenizer::Impl::check_ids(const TokenizerSpec& spec) const {
   const auto known = [&](TokenId id) { return id >= 0 && static_cast<std::size_t>(id) < bytes.size(); };
   for (const std::vector<TokenId>* list : {&spec.prefix, &spec.suffix}) {
     for (TokenId id : *list) {
-      if (!known(id)) return bad_input(fmt::format("the post-processor adds token {}, but there are {}", id, bytes.size()));
+      if (!known(id))
+        return bad_input(fmt::format("the post-processor adds token {}, but there are {}", id, bytes.size()));
     }
   }
   for (const std::optional<TokenId>& id : {spec.bos, spec.eos}) {
-    if (id && !known(*id)) return bad_input(fmt::format("BOS or EOS is token {}, but there are {}", *id, bytes.size()));
+    if (id && !known(*id))
+      return bad_input(fmt::format("BOS or EOS is token {}, but there are {}", *id, bytes.size()));
   }
   return {};
 }
@@ -179,7 +182,8 @@ Status Tokenizer::Impl::encode_words(std::string text, std::vector<TokenId>& out
 }
 
 // Text without the added tokens of the raw text.
-Status Tokenizer::Impl::encode_text(std::string_view text, const SpecialFilter& filter, std::vector<TokenId>& out) const {
+Status Tokenizer::Impl::encode_text(std::string_view text, const SpecialFilter& filter,
+                                    std::vector<TokenId>& out) const {
   std::string changed(text);
   SpecialFilter inner = filter;
   if (!normalizer->empty()) {
@@ -190,7 +194,9 @@ Status Tokenizer::Impl::encode_text(std::string_view text, const SpecialFilter& 
   if (!any_normalized) return encode_words(std::move(changed), out);
   if (!inner.exact) {
     // Offsets are lost: special tokens count only where nothing of this text is plain.
-    const auto touches = [&](const ByteRange& r) { return r.begin < filter.offset + text.size() && r.end > filter.offset; };
+    const auto touches = [&](const ByteRange& r) {
+      return r.begin < filter.offset + text.size() && r.end > filter.offset;
+    };
     inner.parse = inner.parse && std::none_of(filter.plain.begin(), filter.plain.end(), touches);
     inner.plain = {};
   }
@@ -200,7 +206,8 @@ Status Tokenizer::Impl::encode_text(std::string_view text, const SpecialFilter& 
     if (piece.id >= 0) {
       out.push_back(piece.id);
     } else {
-      QUIRE_TRY_STATUS(encode_words(changed.substr(piece.range.begin, piece.range.end - piece.range.begin), out));
+      QUIRE_TRY_STATUS(
+          encode_words(changed.substr(piece.range.begin, piece.range.end - piece.range.begin), out));
     }
   }
   return {};
@@ -235,7 +242,8 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
       continue;
     }
     filter.offset = piece.range.begin;
-    QUIRE_TRY_STATUS(impl_->encode_text(text.substr(piece.range.begin, piece.range.end - piece.range.begin), filter, out));
+    QUIRE_TRY_STATUS(
+        impl_->encode_text(text.substr(piece.range.begin, piece.range.end - piece.range.begin), filter, out));
   }
   if (options.add_special) out.insert(out.end(), impl_->suffix.begin(), impl_->suffix.end());
   return out;
@@ -257,7 +265,8 @@ std::string_view Tokenizer::bytes_of(TokenId id) const {
 }
 
 bool Tokenizer::is_special(TokenId id) const {
-  return id >= 0 && static_cast<std::size_t>(id) < impl_->special.size() && impl_->special[static_cast<std::size_t>(id)];
+  return id >= 0 && static_cast<std::size_t>(id) < impl_->special.size() &&
+         impl_->special[static_cast<std::size_t>(id)];
 }
 
 std::optional<TokenId> Tokenizer::find(std::string_view content) const {

@@ -36,11 +36,12 @@ struct GgufVocabulary {
   std::string_view model;                    // "gpt2" is byte-level BPE; others are refused by name
   std::string_view pre;                      // name of the pre-tokenizer: gguf_pre.h lists those known
   std::span<const std::string_view> tokens;  // [vocabulary]
-  std::span<const std::int32_t> types;       // [vocabulary] 1 normal, 2 unknown, 3 control, 4 user, 5 unused, 6 byte
+  std::span<const std::int32_t>
+      types;  // [vocabulary] 1 normal, 2 unknown, 3 control, 4 user, 5 unused, 6 byte
   std::span<const std::string_view> merges;  // "a b", best first
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;
-  std::optional<bool> add_bos;               // absent: what is usual for this pre-tokenizer
+  std::optional<bool> add_bos;  // absent: what is usual for this pre-tokenizer
   std::optional<bool> add_eos;
 };
 

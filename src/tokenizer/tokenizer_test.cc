@@ -24,7 +24,9 @@ Json small_file() {
   return {{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"a b", "ab c", "\u0120 a"}}}},
           {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
           {"decoder", {{"type", "ByteLevel"}}},
-          {"added_tokens", {{{"id", 259}, {"content", "<|end|>"}, {"special", true}}, {{"id", 260}, {"content", "<tool>"}, {"special", false}, {"normalized", false}}}}};
+          {"added_tokens",
+           {{{"id", 259}, {"content", "<|end|>"}, {"special", true}},
+            {{"id", 260}, {"content", "<tool>"}, {"special", false}, {"normalized", false}}}}};
 }
 
 Tokenizer made(const Json& file) {
@@ -105,9 +107,13 @@ TEST(Tokenizer, BadFilesAreRefused) {
     change(copy);
     return refusal(copy);
   };
-  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
-  EXPECT_TRUE(has(with([](Json& f) { f["model"]["type"] = "Unigram"; }), "tokenizer model Unigram is not supported; supported: BPE with byte level"));
-  EXPECT_TRUE(has(with([](Json& f) { f["model"]["merges"].push_back("a zz"); }), "\"zz\", which is not in the vocabulary"));
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(has(with([](Json& f) { f["model"]["type"] = "Unigram"; }),
+                  "tokenizer model Unigram is not supported; supported: BPE with byte level"));
+  EXPECT_TRUE(has(with([](Json& f) { f["model"]["merges"].push_back("a zz"); }),
+                  "\"zz\", which is not in the vocabulary"));
   EXPECT_TRUE(has(with([](Json& f) { f["model"]["merges"].push_back("b c"); }), "\"bc\""));
   EXPECT_TRUE(has(with([](Json& f) { f["model"]["merges"].push_back("abc"); }), "not two tokens"));
   EXPECT_TRUE(has(with([](Json& f) { f["model"]["merges"].push_back({"a", "b", "c"}); }), "more than two"));
@@ -118,9 +124,15 @@ TEST(Tokenizer, BadFilesAreRefused) {
               has(with([](Json& f) { f["model"]["vocab"]["x!"] = "y"; }), "not a number"));
   EXPECT_TRUE(has(with([](Json& f) { f["added_tokens"][0]["id"] = 1 << 30; }), "id of an added token"));
   EXPECT_TRUE(has(with([](Json& f) { f["added_tokens"].push_back(f["added_tokens"][0]); }), "there twice"));
-  EXPECT_TRUE(has(with([](Json& f) { f["pre_tokenizer"] = {{"type", "Metaspace"}}; }), "pre-tokenizer Metaspace"));
+  EXPECT_TRUE(has(with([](Json& f) {
+                    f["pre_tokenizer"] = {{"type", "Metaspace"}};
+                  }),
+                  "pre-tokenizer Metaspace"));
   EXPECT_TRUE(has(with([](Json& f) { f["pre_tokenizer"] = nullptr; }), "SentencePiece"));
-  EXPECT_TRUE(has(with([](Json& f) { f["normalizer"] = {{"type", "Precompiled"}}; }), "normalizer Precompiled"));
+  EXPECT_TRUE(has(with([](Json& f) {
+                    f["normalizer"] = {{"type", "Precompiled"}};
+                  }),
+                  "normalizer Precompiled"));
   EXPECT_TRUE(has(with([](Json& f) { f["decoder"] = {{"type", "Metaspace"}}; }), "decoder Metaspace"));
   EXPECT_TRUE(has(with([](Json& f) { f["model"]["dropout"] = 0.1; }), "dropout"));
   EXPECT_TRUE(has(Tokenizer::from_json("[1,2").error().message, "not JSON"));
@@ -130,10 +142,11 @@ TEST(Tokenizer, BadFilesAreRefused) {
 
 Json split_file(const std::string& pattern) {
   Json file = small_file();
-  file["pre_tokenizer"] = {{"type", "Sequence"},
-                           {"pretokenizers",
-                            {{{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}},
-                             {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  file["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
   return file;
 }
 
@@ -170,7 +183,9 @@ struct Vocabulary {
     types[258] = types[259] = 3;
     types[260] = 4;
   }
-  GgufVocabulary gguf(std::string_view pre) const { return {"gpt2", pre, tokens, types, merges, 258, 259, {}, {}}; }
+  GgufVocabulary gguf(std::string_view pre) const {
+    return {"gpt2", pre, tokens, types, merges, 258, 259, {}, {}};
+  }
 };
 
 TEST(TokenizerGguf, VocabularyWorks) {

@@ -29,7 +29,8 @@ Lead lead_of(std::uint8_t byte) {
   return {};
 }
 
-// How many bytes from `at` are the beginning of one character (at least 1); whole says whether it is all of it.
+// How many bytes from `at` are the beginning of one character (at least 1); whole says whether it is all of
+// it.
 std::size_t well_formed_part(std::string_view text, std::size_t at, bool& whole) {
   const Lead lead = lead_of(static_cast<std::uint8_t>(text[at]));
   whole = lead.length == 1;
@@ -56,7 +57,8 @@ void order_marks(std::vector<utf8proc_int32_t>& points) {
     }
     std::size_t end = i;
     while (end < points.size() && mark_class(points[end]) != 0) ++end;
-    std::stable_sort(points.begin() + static_cast<std::ptrdiff_t>(i), points.begin() + static_cast<std::ptrdiff_t>(end),
+    std::stable_sort(points.begin() + static_cast<std::ptrdiff_t>(i),
+                     points.begin() + static_cast<std::ptrdiff_t>(end),
                      [&](auto a, auto b) { return mark_class(a) < mark_class(b); });
     i = end;
   }
@@ -75,10 +77,14 @@ void normalize_points(std::vector<utf8proc_int32_t>& points, int flags, std::str
 
 int flags_of(NormalForm form) {
   switch (form) {
-    case NormalForm::nfc: return UTF8PROC_STABLE | UTF8PROC_COMPOSE;
-    case NormalForm::nfd: return UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;
-    case NormalForm::nfkc: return UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT;
-    case NormalForm::nfkd: return UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT;
+    case NormalForm::nfc:
+      return UTF8PROC_STABLE | UTF8PROC_COMPOSE;
+    case NormalForm::nfd:
+      return UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;
+    case NormalForm::nfkc:
+      return UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT;
+    case NormalForm::nfkd:
+      return UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT;
   }
   return 0;
 }
@@ -89,13 +95,20 @@ CodePoint code_point_at(std::string_view text, std::size_t at) {
   bool whole = false;
   const std::size_t n = well_formed_part(text, at, whole);
   if (!whole) return {kBroken, 1};
-  const auto byte = [&](std::size_t i) { return static_cast<std::int32_t>(static_cast<std::uint8_t>(text[at + i])); };
+  const auto byte = [&](std::size_t i) {
+    return static_cast<std::int32_t>(static_cast<std::uint8_t>(text[at + i]));
+  };
   switch (n) {
-    case 1: return {byte(0), 1};
-    case 2: return {((byte(0) & 0x1F) << 6) | (byte(1) & 0x3F), 2};
-    case 3: return {((byte(0) & 0x0F) << 12) | ((byte(1) & 0x3F) << 6) | (byte(2) & 0x3F), 3};
+    case 1:
+      return {byte(0), 1};
+    case 2:
+      return {((byte(0) & 0x1F) << 6) | (byte(1) & 0x3F), 2};
+    case 3:
+      return {((byte(0) & 0x0F) << 12) | ((byte(1) & 0x3F) << 6) | (byte(2) & 0x3F), 3};
     default:
-      return {((byte(0) & 0x07) << 18) | ((byte(1) & 0x3F) << 12) | ((byte(2) & 0x3F) << 6) | (byte(3) & 0x3F), 4};
+      return {
+          ((byte(0) & 0x07) << 18) | ((byte(1) & 0x3F) << 12) | ((byte(2) & 0x3F) << 6) | (byte(3) & 0x3F),
+          4};
   }
 }
 
@@ -114,8 +127,9 @@ void append_utf8(std::int32_t code_point, std::string& out) {
 }
 
 bool is_white_space(std::int32_t p) {
-  return (p >= 0x09 && p <= 0x0D) || p == 0x20 || p == 0x85 || p == 0xA0 || p == 0x1680 || (p >= 0x2000 && p <= 0x200A) ||
-         p == 0x2028 || p == 0x2029 || p == 0x202F || p == 0x205F || p == 0x3000;
+  return (p >= 0x09 && p <= 0x0D) || p == 0x20 || p == 0x85 || p == 0xA0 || p == 0x1680 ||
+         (p >= 0x2000 && p <= 0x200A) || p == 0x2028 || p == 0x2029 || p == 0x202F || p == 0x205F ||
+         p == 0x3000;
 }
 
 bool is_word(std::int32_t p) {
@@ -126,23 +140,35 @@ bool is_word(std::int32_t p) {
     return true;
   }
   switch (utf8proc_category(p)) {
-    case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT: case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: case UTF8PROC_CATEGORY_MN: case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND: case UTF8PROC_CATEGORY_NL: case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 
 bool is_numeric(std::int32_t p) {
   if (p == kBroken) return false;
   const auto category = utf8proc_category(p);
-  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_NO;
+  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
+         category == UTF8PROC_CATEGORY_NO;
 }
 
 bool is_punctuation(std::int32_t p) {
   if (p == kBroken) return false;
-  if ((p >= 0x21 && p <= 0x2F) || (p >= 0x3A && p <= 0x40) || (p >= 0x5B && p <= 0x60) || (p >= 0x7B && p <= 0x7E)) return true;
+  if ((p >= 0x21 && p <= 0x2F) || (p >= 0x3A && p <= 0x40) || (p >= 0x5B && p <= 0x60) ||
+      (p >= 0x7B && p <= 0x7E))
+    return true;
   const auto category = utf8proc_category(p);
   return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
 }

@@ -22,10 +22,10 @@ CodePoint code_point_at(std::string_view text, std::size_t at);
 CodePoint last_code_point(std::string_view text);
 void append_utf8(std::int32_t code_point, std::string& out);
 
-bool is_white_space(std::int32_t code_point);   // White_Space
-bool is_word(std::int32_t code_point);          // a letter, mark, digit, connector or joiner
-bool is_numeric(std::int32_t code_point);       // Nd, Nl, No
-bool is_punctuation(std::int32_t code_point);   // ASCII punctuation or P*
+bool is_white_space(std::int32_t code_point);  // White_Space
+bool is_word(std::int32_t code_point);         // a letter, mark, digit, connector or joiner
+bool is_numeric(std::int32_t code_point);      // Nd, Nl, No
+bool is_punctuation(std::int32_t code_point);  // ASCII punctuation or P*
 
 // U+FFFD for each maximal part of a character that is not one (as Rust's from_utf8_lossy).
 std::string lossy_utf8(std::string_view bytes);

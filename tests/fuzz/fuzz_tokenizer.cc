@@ -11,7 +11,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   auto made = quire::tokenizer::Tokenizer::from_json(text);
   if (!made) return 0;
   const std::string_view sample = text.substr(0, 200);
-  const std::string_view words = "Hello  world's 1234, na\xC3\xAFve \xE4\xB8\xAD\xE6\x96\x87 \xFF<|im_end|>\n\n";
+  const std::string_view words =
+      "Hello  world's 1234, na\xC3\xAFve \xE4\xB8\xAD\xE6\x96\x87 \xFF<|im_end|>\n\n";
   for (const std::string_view input : {words, sample}) {
     const auto ids = made->encode(input, {});
     if (!ids) continue;
