@@ -63,8 +63,9 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Any bytes are accepted; what is not UTF-8 is encoded as the bytes that it is. Fails where a hostile
-  // pattern exceeds its match limit or the vocabulary lacks a byte.
+  // Any bytes are accepted; what is not UTF-8 is encoded as the bytes that it is. A byte that the vocabulary
+  // has no token for becomes its unknown token, or is left out where it has none (as the reference does).
+  // Fails where a hostile pattern exceeds its limits.
   Result<std::vector<TokenId>> encode(std::string_view text, const EncodeOptions& options) const;
 
   // Bytes that are not UTF-8 become U+FFFD. Ids outside the vocabulary are left out.
