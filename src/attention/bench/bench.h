@@ -2,7 +2,7 @@
 // `bench device` and `bench attention` print what comes back here (cli: one JSON cell per AttentionCell).
 //
 // Method. A cell is checked against the reference row first (same kind of problem, fewer keys), then
-// timed: its cache is spread over several layers so that one pass reads at least 4 times the last-level
+// timed: its cache is spread over several layers so that one pass reads several times the last-level
 // cache, pages lie shuffled, values are random. Ceilings and cells take turns in rounds; a fraction is
 // the median of the rounds' own ratios, so that a change of the machine's speed touches both sides.
 #pragma once
@@ -67,7 +67,8 @@ struct AttentionCell {
 struct Options {
   int rounds = 7;
   double round_seconds = 0.05;   // least time of one measurement
-  // What the buffers that take turns hold together; 0: 4 times the last-level cache.
+  // What the buffers that take turns hold together; 0: 8 times the last-level cache (4 times is the
+  // least that shows memory; a guest may own more of the host's cache than it is told).
   std::int64_t rotation_bytes = 0;
 };
 

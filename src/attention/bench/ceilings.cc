@@ -66,7 +66,7 @@ double now_seconds() {
 CeilingMeter::CeilingMeter(platform::Device& device, platform::Stream& stream, const Options& options)
     : device_(device), stream_(stream), options_(options), loops_(loops_in_use()) {
   cache_bytes_ = last_level_cache_bytes();
-  const std::int64_t wanted = options.rotation_bytes > 0 ? options.rotation_bytes : 4 * cache_bytes_;
+  const std::int64_t wanted = options.rotation_bytes > 0 ? options.rotation_bytes : 8 * cache_bytes_;
   bytes_ = (wanted + 2 * kBlock - 1) / (2 * kBlock) * (2 * kBlock);
 }
 

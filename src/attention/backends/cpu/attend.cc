@@ -156,13 +156,11 @@ void Block::next_tile(TileKeys& keys, std::int32_t tile) const {
   keys.tile = -1;
 }
 
+// The keys of the first tile; each tile then has the kernel fetch its values and the next one's keys.
 void Block::fetch(const TileKeys& keys) const {
-  const int k_bytes = g_.qk_dim * kElementBytes[g_.element];
-  const int v_bytes = g_.v_dim * kElementBytes[g_.element];
+  const int bytes = g_.qk_dim * kElementBytes[g_.element];
   for (int j = 0; j < kTileKeys; ++j)
-    for (int at = 0; at < k_bytes; at += 64) __builtin_prefetch(static_cast<const char*>(keys.k[j]) + at, 0, 2);
-  for (int j = 0; j < kTileKeys; ++j)
-    for (int at = 0; at < v_bytes; at += 64) __builtin_prefetch(static_cast<const char*>(keys.v[j]) + at, 0, 2);
+    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(keys.k[j]) + at, 0, 2);
 }
 
 void Block::prepare_args() {
@@ -200,7 +198,6 @@ void Block::set_tile(const TileKeys& keys, const TileKeys& next) {
   tile_.k = keys.k;
   tile_.v = keys.v;
   tile_.next_k = next.tile >= 0 ? next.k : nullptr;
-  tile_.next_v = next.tile >= 0 ? next.v : nullptr;
   tile_.any = keys.any;
   tile_.visible = keys.visible;
   const bool scaled = c_.args->kv.format.scale == KvScaleKind::token_head;

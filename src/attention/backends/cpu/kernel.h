@@ -38,8 +38,7 @@ struct TileArgs {
   // [kTileKeys] cache rows; keys that no row sees point at zeros.
   const void* const* k = nullptr;
   const void* const* v = nullptr;
-  const void* const* next_k = nullptr;  // the tile to come, to be fetched meanwhile, or null
-  const void* const* next_v = nullptr;
+  const void* const* next_k = nullptr;  // keys of the tile to come, to be fetched meanwhile, or null
   std::uint64_t any = 0;         // union of visible, not 0
   const std::uint64_t* visible = nullptr;   // [rows] bit j: key j of the tile
   const float* const* q_lanes = nullptr;    // [rows] -> [qk_dim] in lane order; not packed

@@ -63,32 +63,51 @@ inline F tanh_of(F x) {
 
 // ---- few rows: the cache is read in place, lanes hold dims ----
 
+template <KvElement E>
+inline F8 load_half(const void* row, int u, int half) {
+  F8 a, b;
+  load16<E>(row, u, a, b);
+  return half == 0 ? a : b;
+}
+
 inline void fetch_row(const void* row, int bytes) {
   for (int at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(row) + at, 0, kFetchLevel);
 }
 
+// Cache rows to be fetched while something else is computed, a few lines at a time: in bursts they would fill
+// the miss buffers, stall the loads of what is in hand and leave memory idle afterwards.
+struct Fetch {
+  const void* const* rows;
+  int count;   // 0: nothing to fetch
+  int bytes;   // of a row
+};
+
 template <KvElement E, int kRows, int kKeys>
-inline void chains_of(const float* const* q, const void* const* k, int dim, float* chains) {
+inline void chains_of(const float* const* q, const void* const* k, int dim, Fetch fetch, float* chains) {
   F8 acc[kRows][kKeys];
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r)
     QUIRE_UNROLL
     for (int n = 0; n < kKeys; ++n) acc[r][n] = zero8();
-  for (int u = 0; u < dim / 16; ++u) {
-    F8 qa[kRows], qb[kRows];
+  const int steps = dim / 16;
+  for (int u = 0, due = 0, fetched = 0; u < steps; ++u) {
+    for (due += fetch.count; due >= steps; due -= steps) fetch_row(fetch.rows[fetched++], fetch.bytes);
+    F8 qv[kRows];
     QUIRE_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      qa[r] = load(q[r] + 16 * u);
-      qb[r] = load(q[r] + 16 * u + 8);
-    }
+    for (int r = 0; r < kRows; ++r) qv[r] = load_once(q[r] + 16 * u);
     QUIRE_UNROLL
     for (int n = 0; n < kKeys; ++n) {
-      F8 a, b;
-      load16<E>(k[n], u, a, b);
+      const F8 kv = load_half<E>(k[n], u, 0);
       QUIRE_UNROLL
-      for (int r = 0; r < kRows; ++r) acc[r][n] = fma(qa[r], a, acc[r][n]);
+      for (int r = 0; r < kRows; ++r) acc[r][n] = fma(qv[r], kv, acc[r][n]);
+    }
+    QUIRE_UNROLL
+    for (int r = 0; r < kRows; ++r) qv[r] = load_once(q[r] + 16 * u + 8);
+    QUIRE_UNROLL
+    for (int n = 0; n < kKeys; ++n) {
+      const F8 kv = load_half<E>(k[n], u, 1);
       QUIRE_UNROLL
-      for (int r = 0; r < kRows; ++r) acc[r][n] = fma(qb[r], b, acc[r][n]);
+      for (int r = 0; r < kRows; ++r) acc[r][n] = fma(qv[r], kv, acc[r][n]);
     }
   }
   QUIRE_UNROLL
@@ -97,16 +116,12 @@ inline void chains_of(const float* const* q, const void* const* k, int dim, floa
     for (int n = 0; n < kKeys; ++n) store(chains + (r * kTileKeys + n) * kChains, acc[r][n]);
 }
 
+// The values of the same keys are fetched meanwhile: they are next.
 template <KvElement E, int kRows, int kKeys>
 inline int scores_of_keys(const TileArgs& a, int row, int j, int end, bool fetch) {
-  for (; j + kKeys <= end; j += kKeys) {
-    if (fetch)
-      for (int n = 0; n < kKeys; ++n) {
-        fetch_row(a.next_k[j + n], a.qk_dim * kElementBytes[E]);
-        fetch_row(a.next_v[j + n], a.v_dim * kElementBytes[E]);
-      }
-    chains_of<E, kRows, kKeys>(a.q_lanes + row, a.k + j, a.qk_dim, a.chains + j * kChains);
-  }
+  for (; j + kKeys <= end; j += kKeys)
+    chains_of<E, kRows, kKeys>(a.q_lanes + row, a.k + j, a.qk_dim,
+                               {a.v + j, fetch ? kKeys : 0, a.v_dim * kElementBytes[E]}, a.chains + j * kChains);
   return j;
 }
 
@@ -126,7 +141,7 @@ inline void scores_in_place_rows(const TileArgs& a, int row, KeyRange keys, bool
 
 template <KvElement E>
 inline void scores_in_place(const TileArgs& a, KeyRange keys) {
-  bool fetch = a.next_k != nullptr;
+  bool fetch = true;
   int row = 0;
   for (; row + 4 <= a.rows; row += 4, fetch = false) scores_in_place_rows<E, 4>(a, row, keys, fetch);
   switch (a.rows - row) {
@@ -139,7 +154,7 @@ inline void scores_in_place(const TileArgs& a, KeyRange keys) {
 
 // Dims [16u, 16u + 16 kSteps) of the sums.
 template <KvElement E, int kRows, int kSteps>
-inline void values_block(const TileArgs& a, int row, int u, KeyRange keys) {
+inline void values_block(const TileArgs& a, int row, int u, KeyRange keys, Fetch fetch) {
   constexpr int kVectors = 2 * kSteps;
   F8 acc[kRows][kVectors];
   float* base = a.acc + row * a.acc_stride + 16 * u;
@@ -150,7 +165,8 @@ inline void values_block(const TileArgs& a, int row, int u, KeyRange keys) {
     QUIRE_UNROLL
     for (int s = 0; s < kVectors; ++s) acc[r][s] = mul(load(base + r * a.acc_stride + 8 * s), alpha);
   }
-  for (int j = keys.begin; j < keys.end; ++j) {
+  for (int j = keys.begin, due = 0, fetched = 0; j < keys.end; ++j) {
+    for (due += fetch.count; due >= kTileKeys; due -= kTileKeys) fetch_row(fetch.rows[fetched++], fetch.bytes);
     F8 v[kVectors];
     QUIRE_UNROLL
     for (int s = 0; s < kSteps; ++s) load16<E>(a.v[j], u + s, v[2 * s], v[2 * s + 1]);
@@ -167,23 +183,29 @@ inline void values_block(const TileArgs& a, int row, int u, KeyRange keys) {
     for (int s = 0; s < kVectors; ++s) store(base + r * a.acc_stride + 8 * s, acc[r][s]);
 }
 
+// The next tile's keys are fetched meanwhile, a share in each pass over the dims.
 template <KvElement E, int kRows>
-inline void values_in_place_rows(const TileArgs& a, int row, KeyRange keys) {
+inline void values_in_place_rows(const TileArgs& a, int row, KeyRange keys, bool fetch) {
   constexpr int kSteps = kStepsAtOnce[kRows];
   const int steps = a.v_dim / 16;
+  const auto share = [&](int begin, int end) {
+    const int first = kTileKeys * begin / steps;
+    return Fetch{a.next_k + first, fetch ? kTileKeys * end / steps - first : 0, a.qk_dim * kElementBytes[E]};
+  };
   int u = 0;
-  for (; u + kSteps <= steps; u += kSteps) values_block<E, kRows, kSteps>(a, row, u, keys);
-  for (; u < steps; ++u) values_block<E, kRows, 1>(a, row, u, keys);
+  for (; u + kSteps <= steps; u += kSteps) values_block<E, kRows, kSteps>(a, row, u, keys, share(u, u + kSteps));
+  for (; u < steps; ++u) values_block<E, kRows, 1>(a, row, u, keys, share(u, u + 1));
 }
 
 template <KvElement E>
 inline void values_in_place(const TileArgs& a, KeyRange keys) {
+  bool fetch = a.next_k != nullptr;
   int row = 0;
-  for (; row + 4 <= a.rows; row += 4) values_in_place_rows<E, 4>(a, row, keys);
+  for (; row + 4 <= a.rows; row += 4, fetch = false) values_in_place_rows<E, 4>(a, row, keys, fetch);
   switch (a.rows - row) {
-    case 3: values_in_place_rows<E, 3>(a, row, keys); break;
-    case 2: values_in_place_rows<E, 2>(a, row, keys); break;
-    case 1: values_in_place_rows<E, 1>(a, row, keys); break;
+    case 3: values_in_place_rows<E, 3>(a, row, keys, fetch); break;
+    case 2: values_in_place_rows<E, 2>(a, row, keys, fetch); break;
+    case 1: values_in_place_rows<E, 1>(a, row, keys, fetch); break;
     default: break;
   }
 }
@@ -219,7 +241,7 @@ template <KvElement E>
 inline void pack_values(const TileArgs& a, KeyRange keys) {
   const int padded = (a.v_dim + kPanelWidth - 1) / kPanelWidth * (kPanelWidth / 16);
   for (int j = keys.begin; j < keys.end; ++j) {
-    if (a.next_v != nullptr) fetch_row(a.next_v[j], a.v_dim * kElementBytes[E]);
+    if (a.next_k != nullptr) fetch_row(a.next_k[j], a.qk_dim * kElementBytes[E]);
     for (int u = 0; u < padded; ++u) {
       float* at = a.v_pack + 16 * u / kPanelWidth * kPanelWidth * kTileKeys + j * kPanelWidth + 16 * u % kPanelWidth;
       F8 x = zero8(), y = zero8();

@@ -11,7 +11,7 @@ namespace {
 using F = F8;
 constexpr int kLanes = 8;
 constexpr int kMicroRows = 6;  // 12 accumulators, 2 loads, 1 broadcast: 15 of 16 registers
-constexpr int kKeysAtOnce[5] = {0, 8, 6, 4, 3};  // by rows: up to 12 accumulators
+constexpr int kKeysAtOnce[5] = {0, 8, 6, 4, 2};  // by rows: up to 12 accumulators
 constexpr int kStepsAtOnce[5] = {0, 4, 3, 2, 1};
 constexpr int kFetchLevel = 2;
 

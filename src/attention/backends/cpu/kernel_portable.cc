@@ -35,6 +35,7 @@ inline U4 as_bits(V4 x) { return reinterpret_cast<U4>(x); }
 inline V4 all(float x) { return V4{x, x, x, x}; }
 
 inline F8 load(const float* p) { return {load_as<V4>(p), load_as<V4>(p + 4)}; }
+inline F8 load_once(const float* p) { return load(p); }
 inline void store(float* p, F8 x) { std::memcpy(p, &x, sizeof(F8)); }
 inline F8 set8(float x) { return {all(x), all(x)}; }
 inline F8 zero8() { return set8(0.0f); }

@@ -7,6 +7,13 @@ constexpr int kElementBytes[kKvElements] = {4, 2, 2, 1};
 constexpr float kFp8Unit = 256.0f;  // an e4m3 pattern read as a half is the value / 2^8
 
 inline F8 load(const float* p) { return _mm256_loadu_ps(p); }
+// Stays in a register over its uses: the compiler would rather load it anew for each, and the load ports are
+// what the loops run out of.
+inline F8 load_once(const float* p) {
+  F8 x = _mm256_loadu_ps(p);
+  __asm__("" : "+x"(x));
+  return x;
+}
 inline void store(float* p, F8 x) { _mm256_storeu_ps(p, x); }
 inline F8 zero8() { return _mm256_setzero_ps(); }
 inline F8 set8(float x) { return _mm256_set1_ps(x); }
