@@ -170,7 +170,7 @@ void Block::prepare_args() {
   for (int m = 0; m < rows_; ++m) {
     const float* q = static_cast<const float*>(args.q) + step_row(m) * args.q_row_stride + head(m) * args.q_head_stride;
     float* ordered = scratch_.q + std::int64_t{m} * g_.qk_dim;
-    c_.kernels->order_q[g_.element](q, g_.qk_dim, packed ? nullptr : ordered, packed ? ordered : nullptr);
+    (packed ? c_.kernels->q_by_chain : c_.kernels->q_by_lane)[g_.element](q, g_.qk_dim, ordered);
     q_[m] = ordered;
   }
   tile_.rows = rows_;

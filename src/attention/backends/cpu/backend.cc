@@ -120,6 +120,8 @@ Backend cpu_backend() {
   caps.host_lengths = HostLengths::no;
   caps.determinism = Determinism::schedule_invariant;
   caps.longest_query = 16;
+  caps.recommended_page = 64;
+  caps.recommended_because = "decode at 16 and 1 is some 20 and 50 % slower, at 256 within 5 % (EPYC Zen 4, 2026-11-30)";
   return {"cpu", "flash attention, portable, AVX2 or AVX-512", caps,
           [](const Problem& problem, platform::Device&) {
             return cpu::make_attention(problem, platform::cpu::isa());

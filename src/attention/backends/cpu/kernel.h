@@ -63,8 +63,9 @@ struct TileArgs {
 // order), and that again chain by chain (chain order). The sums of values are in lane order throughout.
 struct Kernels {
   void (*tile[kKvElements])(const TileArgs& args);
-  // Orders a query row for tile, either target may be null.
-  void (*order_q[kKvElements])(const float* q, int dim, float* lanes, float* chains);
+  // Order a query row [dim] for tiles read in place and for packed ones.
+  void (*q_by_lane[kKvElements])(const float* q, int dim, float* to);
+  void (*q_by_chain[kKvElements])(const float* q, int dim, float* to);
   // out [dim] = acc * factor, back in the order of the dims.
   void (*write[kKvElements])(float* out, const float* acc, float factor, int dim);
   // What a stored element is times this to give its value (fp8 is read as a scaled half).

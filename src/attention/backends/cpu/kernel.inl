@@ -422,13 +422,16 @@ void tile(const TileArgs& args) {
 }
 
 template <KvElement E>
-void order_q(const float* q, int dim, float* lanes, float* chains) {
+void q_by_lane(const float* q, int dim, float* to) {
+  for (int t = 0; t < dim / 8; ++t)
+    for (int c = 0; c < 8; ++c) to[8 * t + c] = q[dim_of<E>(t, c)];
+}
+
+template <KvElement E>
+void q_by_chain(const float* q, int dim, float* to) {
   const int steps = dim / 8;
   for (int t = 0; t < steps; ++t)
-    for (int c = 0; c < 8; ++c) {
-      if (lanes != nullptr) lanes[8 * t + c] = q[dim_of<E>(t, c)];
-      if (chains != nullptr) chains[c * steps + t] = q[dim_of<E>(t, c)];
-    }
+    for (int c = 0; c < 8; ++c) to[c * steps + t] = q[dim_of<E>(t, c)];
 }
 
 void fold(float* max_io, float* sum_io, float* acc, float part_max, float part_sum, const float* part_acc, int dim) {
@@ -456,7 +459,8 @@ void write(float* out, const float* acc, float factor, int dim) {
 }
 
 constexpr Kernels kTable{{tile<kF32>, tile<kBf16>, tile<kF16>, tile<kFp8>},
-                         {order_q<kF32>, order_q<kBf16>, order_q<kF16>, order_q<kFp8>},
+                         {q_by_lane<kF32>, q_by_lane<kBf16>, q_by_lane<kF16>, q_by_lane<kFp8>},
+                         {q_by_chain<kF32>, q_by_chain<kBf16>, q_by_chain<kF16>, q_by_chain<kFp8>},
                          {write<kF32>, write<kBf16>, write<kF16>, write<kFp8>},
                          {1.0f, 1.0f, 1.0f, kFp8Unit},
                          fold};
