@@ -14,9 +14,10 @@
 namespace quire::attention::bench {
 namespace {
 
-constexpr double kGateF32 = 2e-6;   // rows whose arithmetic is float32; what the cache's type loses is not error
+constexpr double kGateF32 =
+    2e-6;  // rows whose arithmetic is float32; what the cache's type loses is not error
 constexpr double kGate16 = 4e-3;
-constexpr double kLongRun = 2.0;    // seconds; a cell that takes longer is timed once
+constexpr double kLongRun = 2.0;  // seconds; a cell that takes longer is timed once
 
 double relative_error(const std::vector<float>& got, const std::vector<float>& expected) {
   double wrong = 0;
@@ -84,7 +85,8 @@ Result<Running> start(Bench& bench, const CellSpec& spec) {
   }
   QUIRE_TRY_STATUS(check(bench, *row, r.cell));
   if (!(r.cell.check_error <= r.cell.check_gate)) return r;
-  QUIRE_TRY(data, Cell::make(bench.device, *bench.stream, *row, spec, bench.meter->rotation_bytes(), bench.threads));
+  QUIRE_TRY(data, Cell::make(bench.device, *bench.stream, *row, spec, bench.meter->rotation_bytes(),
+                             bench.threads));
   r.data = std::move(data);
   return r;
 }

@@ -21,12 +21,12 @@ namespace quire::attention::bench {
 
 struct Ceilings {
   double read_bytes_s = 0;
-  double copy_bytes_s = 0;                                     // bytes read plus bytes written
-  std::vector<std::pair<std::string, double>> matmul_flop_s;   // by element type
-  double launch_us = 0;                                        // one task on an idle stream, end to end
-  double graph_node_us = 0;                                    // one empty node of a replayed graph
+  double copy_bytes_s = 0;                                    // bytes read plus bytes written
+  std::vector<std::pair<std::string, double>> matmul_flop_s;  // by element type
+  double launch_us = 0;                                       // one task on an idle stream, end to end
+  double graph_node_us = 0;                                   // one empty node of a replayed graph
   int threads = 0;
-  std::int64_t cache_bytes = 0;                                // last-level cache, as the system reports it
+  std::int64_t cache_bytes = 0;  // last-level cache, as the system reports it
 };
 
 struct Shape {
@@ -35,13 +35,13 @@ struct Shape {
   std::int32_t qk_dim = 128;
   std::int32_t v_dim = 128;
   std::int32_t batch = 1;
-  std::int32_t context = 8192;   // keys of a sequence, its new rows included
+  std::int32_t context = 8192;  // keys of a sequence, its new rows included
   std::int32_t q_len = 1;
   bool latent = false;
 };
 
 struct CellSpec {
-  std::string backend;           // a row of the table
+  std::string backend;  // a row of the table
   Shape shape;
   std::int32_t page_size = 64;
   KvFormat kv;
@@ -51,22 +51,22 @@ struct CellSpec {
 
 struct AttentionCell {
   CellSpec spec;
-  std::string call;              // "decode", "verify", "extend"
+  std::string call;  // "decode", "verify", "extend"
   std::string kv_dtype;
-  double us = 0;                 // one layer: median, least and most over the rounds
+  double us = 0;  // one layer: median, least and most over the rounds
   double us_min = 0;
   double us_max = 0;
-  double bytes_s = 0;            // cache bytes that must be read, per second
+  double bytes_s = 0;  // cache bytes that must be read, per second
   double flop_s = 0;
-  double fraction = 0;           // of the nearer ceiling: reading or multiplying
-  double check_error = 0;        // relative Frobenius error against the reference row
+  double fraction = 0;     // of the nearer ceiling: reading or multiplying
+  double check_error = 0;  // relative Frobenius error against the reference row
   double check_gate = 0;
-  std::string refused;           // why the row cannot serve the cell; nothing is timed then
+  std::string refused;  // why the row cannot serve the cell; nothing is timed then
 };
 
 struct Options {
   int rounds = 7;
-  double round_seconds = 0.05;   // least time of one measurement
+  double round_seconds = 0.05;  // least time of one measurement
   // What the buffers that take turns hold together; 0: 8 times the last-level cache (4 times is the
   // least that shows memory; a guest may own more of the host's cache than it is told).
   std::int64_t rotation_bytes = 0;

@@ -32,7 +32,8 @@ TEST(BenchAttention, ChecksThenTimesEveryPhase) {
     EXPECT_NEAR(cell.bytes_s * cell.us * 1e-6, 2 * 300 * 3 * 128 * element, 1.0);
   }
   // Causal pairs of 90 rows over 300 keys.
-  EXPECT_NEAR(report->cells[2].flop_s * report->cells[2].us * 1e-6, 4.0 * 64 * 9 * 2 * (210 * 90 + 90 * 91 / 2), 100.0);
+  EXPECT_NEAR(report->cells[2].flop_s * report->cells[2].us * 1e-6,
+              4.0 * 64 * 9 * 2 * (210 * 90 + 90 * 91 / 2), 100.0);
   EXPECT_GT(report->ceilings.read_bytes_s, 0.0);
   EXPECT_EQ(report->ceilings.threads, 2);
 }
@@ -42,8 +43,8 @@ TEST(BenchAttention, NamesWhatItCannotServe) {
   const auto unknown = bench_attention(*cpu, backends(platform::Kind::cpu), {{.backend = "nothing"}}, kQuick);
   ASSERT_FALSE(unknown.ok());
   EXPECT_NE(unknown.error().message.find("reference"), std::string::npos);
-  const auto refused =
-      bench_attention(*cpu, backends(platform::Kind::cpu), {{.backend = "cpu", .shape = {2, 1, 20, 20, 1, 64, 1}}}, kQuick);
+  const auto refused = bench_attention(*cpu, backends(platform::Kind::cpu),
+                                       {{.backend = "cpu", .shape = {2, 1, 20, 20, 1, 64, 1}}}, kQuick);
   ASSERT_TRUE(refused.ok());
   EXPECT_FALSE(refused->cells[0].refused.empty());
   EXPECT_EQ(refused->cells[0].us, 0.0);

@@ -18,9 +18,12 @@ constexpr std::int64_t kBlock = 1 << 20;
 
 const Loops& loops_in_use() {
   switch (platform::cpu::isa()) {
-    case platform::cpu::Isa::portable: return loops_portable();
-    case platform::cpu::Isa::avx2: return loops_avx2();
-    default: return loops_avx512();
+    case platform::cpu::Isa::portable:
+      return loops_portable();
+    case platform::cpu::Isa::avx2:
+      return loops_avx2();
+    default:
+      return loops_avx512();
   }
 }
 
@@ -72,7 +75,8 @@ CeilingMeter::CeilingMeter(platform::Device& device, platform::Stream& stream, c
 
 Result<std::unique_ptr<CeilingMeter>> CeilingMeter::make(platform::Device& device, platform::Stream& stream,
                                                          const Options& options) {
-  if (device.info().kind != platform::Kind::cpu) return bad_input("ceilings are measured on the cpu only in this build");
+  if (device.info().kind != platform::Kind::cpu)
+    return bad_input("ceilings are measured on the cpu only in this build");
   std::unique_ptr<CeilingMeter> meter(new CeilingMeter(device, stream, options));
   QUIRE_TRY(arena, device.reserve_arena(meter->bytes_));
   QUIRE_TRY_STATUS(arena->back(meter->bytes_));
@@ -91,7 +95,8 @@ double CeilingMeter::read() {
   const double speed = rate(options_.round_seconds, [&] {
     std::atomic<std::uint64_t> seen{0};
     platform::cpu::as_cpu(stream_).enqueue([base, bytes = bytes_, loop = loops_.read, &seen](Team& team) {
-      team.for_each(bytes / kBlock, [&](std::int64_t index, int) { seen += loop(base + index * kBlock, kBlock); });
+      team.for_each(bytes / kBlock,
+                    [&](std::int64_t index, int) { seen += loop(base + index * kBlock, kBlock); });
     });
     stream_.synchronize();
     return static_cast<double>(bytes_);

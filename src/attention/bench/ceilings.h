@@ -21,7 +21,7 @@ class CeilingMeter {
   double copy();
   double matmul();
   void launches();
-  Ceilings summary() const;      // medians of the series
+  Ceilings summary() const;  // medians of the series
   std::int64_t rotation_bytes() const { return bytes_; }
 
  private:
@@ -32,7 +32,7 @@ class CeilingMeter {
   const Options options_;
   const Loops& loops_;
   std::int64_t cache_bytes_ = 0;
-  std::int64_t bytes_ = 0;       // of the buffer that is read
+  std::int64_t bytes_ = 0;  // of the buffer that is read
   std::unique_ptr<platform::Arena> arena_;
   std::unique_ptr<platform::Buffer> panels_;
   std::vector<double> read_, copy_, matmul_, launch_, node_;

@@ -82,8 +82,9 @@ Problem problem_of(const CellSpec& spec, const platform::DeviceInfo& info) {
 Cell::Cell(platform::Device& device, platform::Stream& stream, const CellSpec& spec)
     : device_(device), stream_(stream), spec_(spec), problem_(problem_of(spec, device.info())) {}
 
-Result<std::unique_ptr<Cell>> Cell::make(platform::Device& device, platform::Stream& stream, const Backend& row,
-                                         const CellSpec& spec, std::int64_t cache_bytes, int threads) {
+Result<std::unique_ptr<Cell>> Cell::make(platform::Device& device, platform::Stream& stream,
+                                         const Backend& row, const CellSpec& spec, std::int64_t cache_bytes,
+                                         int threads) {
   std::unique_ptr<Cell> cell(new Cell(device, stream, spec));
   QUIRE_TRY_STATUS(cell->lay_out(cache_bytes));
   QUIRE_TRY_STATUS(cell->make_inputs());
@@ -104,11 +105,13 @@ Status Cell::lay_out(std::int64_t cache_bytes) {
   const KvLayerShape layer{s.kv_heads, s.qk_dim, s.v_dim, s.latent, -1};
   QUIRE_TRY(one, make_kv_layout({layer}, spec_.kv, spec_.page_size, problem_.order, 1));
   const std::int64_t sequence_pages = ceil_div(s.context, spec_.page_size);
-  layers_ = static_cast<int>(std::max<std::int64_t>(1, ceil_div(cache_bytes, one.bytes_per_token() * s.batch * s.context)));
+  layers_ = static_cast<int>(
+      std::max<std::int64_t>(1, ceil_div(cache_bytes, one.bytes_per_token() * s.batch * s.context)));
   pages_ = 1 + s.batch * sequence_pages;
-  QUIRE_TRY(layout, make_kv_layout(std::vector<KvLayerShape>(static_cast<std::size_t>(layers_), layer), spec_.kv,
-                                   spec_.page_size, problem_.order, pages_));
-  const std::int64_t bytes = ceil_div(std::max(pages_ * layout.page_stride(), pages_ * layers_ * one.page_stride()), kMiB) * kMiB;
+  QUIRE_TRY(layout, make_kv_layout(std::vector<KvLayerShape>(static_cast<std::size_t>(layers_), layer),
+                                   spec_.kv, spec_.page_size, problem_.order, pages_));
+  const std::int64_t bytes =
+      ceil_div(std::max(pages_ * layout.page_stride(), pages_ * layers_ * one.page_stride()), kMiB) * kMiB;
   QUIRE_TRY(arena, device_.reserve_arena(bytes));
   QUIRE_TRY_STATUS(arena->back(bytes));
   arena_ = std::move(arena);

@@ -14,8 +14,9 @@ Problem problem_of(const CellSpec& spec, const platform::DeviceInfo& info);
 class Cell {
  public:
   // `cache_bytes`: the layers' caches together hold at least that much; 0: one layer.
-  static Result<std::unique_ptr<Cell>> make(platform::Device& device, platform::Stream& stream, const Backend& row,
-                                            const CellSpec& spec, std::int64_t cache_bytes, int threads);
+  static Result<std::unique_ptr<Cell>> make(platform::Device& device, platform::Stream& stream,
+                                            const Backend& row, const CellSpec& spec,
+                                            std::int64_t cache_bytes, int threads);
   // Enqueues a plan and one run per layer; counts what they read and compute.
   void enqueue();
   int layers() const { return layers_; }

@@ -13,8 +13,8 @@ struct Loops {
   double (*multiply)(float* panels, std::int64_t repeats);
 };
 
-inline constexpr int kDepth = 128;           // steps of one pass
-inline constexpr int kPanelFloats = 8192;    // of scratch for multiply, 32 KiB
+inline constexpr int kDepth = 128;         // steps of one pass
+inline constexpr int kPanelFloats = 8192;  // of scratch for multiply, 32 KiB
 
 const Loops& loops_portable();
 const Loops& loops_avx2();

@@ -121,8 +121,10 @@ void Block::find_segment(TileKeys& keys, int begin, int end, std::uint64_t seen)
   for (int j = begin; j < end; ++j, ++token) {
     const std::int64_t at = base + token * kv.scale_stride.token;
     const bool visible = seen >> j & 1;
-    keys.k_scale[j] = visible ? *reinterpret_cast<const float*>(reinterpret_cast<const char*>(kv.k_scale) + at) : 0.0f;
-    keys.v_scale[j] = visible ? *reinterpret_cast<const float*>(reinterpret_cast<const char*>(kv.v_scale) + at) : 0.0f;
+    keys.k_scale[j] =
+        visible ? *reinterpret_cast<const float*>(reinterpret_cast<const char*>(kv.k_scale) + at) : 0.0f;
+    keys.v_scale[j] =
+        visible ? *reinterpret_cast<const float*>(reinterpret_cast<const char*>(kv.v_scale) + at) : 0.0f;
   }
 }
 
@@ -165,10 +167,12 @@ void Block::fetch(const TileKeys& keys) const {
 
 void Block::prepare_args() {
   const Args& args = *c_.args;
-  for (std::int32_t r = 0; r < unit_.rows; ++r) views_[r] = row_view(*c_.shape, unit_.sequence, unit_.row + r);
+  for (std::int32_t r = 0; r < unit_.rows; ++r)
+    views_[r] = row_view(*c_.shape, unit_.sequence, unit_.row + r);
   const bool packed = rows_ > kFewRows;
   for (int m = 0; m < rows_; ++m) {
-    const float* q = static_cast<const float*>(args.q) + step_row(m) * args.q_row_stride + head(m) * args.q_head_stride;
+    const float* q =
+        static_cast<const float*>(args.q) + step_row(m) * args.q_row_stride + head(m) * args.q_head_stride;
     float* ordered = scratch_.q + std::int64_t{m} * g_.qk_dim;
     (packed ? c_.kernels->q_by_chain : c_.kernels->q_by_lane)[g_.element](q, g_.qk_dim, ordered);
     q_[m] = ordered;
@@ -215,8 +219,8 @@ void Block::clear_split() {
 void Block::end_split() {
   for (int m = 0; m < rows_; ++m) {
     const std::int64_t at = std::int64_t{m} * g_.acc_stride;
-    c_.kernels->fold(&total_max_[m], &total_sum_[m], scratch_.total_acc + at, max_[m], sum_[m], scratch_.acc + at,
-                     g_.v_dim);
+    c_.kernels->fold(&total_max_[m], &total_sum_[m], scratch_.total_acc + at, max_[m], sum_[m],
+                     scratch_.acc + at, g_.v_dim);
   }
 }
 
@@ -248,7 +252,8 @@ void Block::join_group() {
 
 void Block::write_row(int m, float max, float sum, const float* acc) const {
   const Args& args = *c_.args;
-  float* out = static_cast<float*>(args.out) + step_row(m) * args.out_row_stride + head(m) * args.out_head_stride;
+  float* out =
+      static_cast<float*>(args.out) + step_row(m) * args.out_row_stride + head(m) * args.out_head_stride;
   float* lse = args.lse == nullptr ? nullptr : args.lse + step_row(m) * g_.q_heads + head(m);
   if (max == kNoKey) {
     std::fill_n(out, g_.v_dim, 0.0f);

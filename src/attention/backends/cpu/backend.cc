@@ -12,10 +12,13 @@ namespace {
 
 const Kernels& kernels_of(platform::cpu::Isa isa) {
   switch (isa) {
-    case platform::cpu::Isa::portable: return kernels_portable();
-    case platform::cpu::Isa::avx2: return kernels_avx2();
+    case platform::cpu::Isa::portable:
+      return kernels_portable();
+    case platform::cpu::Isa::avx2:
+      return kernels_avx2();
     case platform::cpu::Isa::avx512:
-    case platform::cpu::Isa::amx: return kernels_avx512();
+    case platform::cpu::Isa::amx:
+      return kernels_avx512();
   }
   return kernels_portable();
 }
@@ -47,8 +50,8 @@ class CpuAttention : public Attention {
  private:
   void check_args(const Args& args) const {
     const std::int64_t bytes = static_cast<std::int64_t>(dtype_bytes(args.kv.format.k_type));
-    QUIRE_CHECK(args.kv.k_stride.dim == bytes && args.kv.v_stride.dim == bytes, "dims {} and {} bytes apart, not {}",
-                args.kv.k_stride.dim, args.kv.v_stride.dim, bytes);
+    QUIRE_CHECK(args.kv.k_stride.dim == bytes && args.kv.v_stride.dim == bytes,
+                "dims {} and {} bytes apart, not {}", args.kv.k_stride.dim, args.kv.v_stride.dim, bytes);
     QUIRE_CHECK(args.sparse.index == nullptr, "sparse index of {} keys", args.sparse.k);
   }
 
@@ -73,7 +76,8 @@ class CpuAttention : public Attention {
 
 constexpr DimSet dims_of() {
   DimSet set;
-  for (std::int32_t d : {16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 512}) set.values[set.count++] = {d, d};
+  for (std::int32_t d : {16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 512})
+    set.values[set.count++] = {d, d};
   set.values[set.count++] = {192, 128};
   set.values[set.count++] = {576, 512};
   return set;
@@ -102,7 +106,8 @@ constexpr Box kBoxes[] = {
     box_of(DType::f32, bit(KvScaleKind::none)),
     box_of(DType::bf16, bit(KvScaleKind::none)),
     box_of(DType::f16, bit(KvScaleKind::none)),
-    box_of(DType::fp8_e4m3, bit(KvScaleKind::tensor) | bit(KvScaleKind::layer_head) | bit(KvScaleKind::token_head)),
+    box_of(DType::fp8_e4m3,
+           bit(KvScaleKind::tensor) | bit(KvScaleKind::layer_head) | bit(KvScaleKind::token_head)),
 };
 
 }  // namespace
@@ -121,7 +126,8 @@ Backend cpu_backend() {
   caps.determinism = Determinism::schedule_invariant;
   caps.longest_query = 16;
   caps.recommended_page = 64;
-  caps.recommended_because = "decode at 16 and 1 is some 20 and 50 % slower, at 256 within 5 % (EPYC Zen 4, 2026-11-30)";
+  caps.recommended_because =
+      "decode at 16 and 1 is some 20 and 50 % slower, at 256 within 5 % (EPYC Zen 4, 2026-11-30)";
   return {"cpu", "flash attention, portable, AVX2 or AVX-512", caps,
           [](const Problem& problem, platform::Device&) {
             return cpu::make_attention(problem, platform::cpu::isa());

@@ -93,11 +93,21 @@ TEST(CpuAttention, EveryDimAndRatioInEveryPhase) {
   };
   const int ratios[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 16};
   int n = 0;
-  for (Dims d : {Dims{16, 16}, {32, 32}, {48, 48}, {64, 64}, {80, 80}, {96, 96}, {112, 112}, {128, 128}, {192, 128}, {256, 256}}) {
+  for (Dims d : {Dims{16, 16},
+                 {32, 32},
+                 {48, 48},
+                 {64, 64},
+                 {80, 80},
+                 {96, 96},
+                 {112, 112},
+                 {128, 128},
+                 {192, 128},
+                 {256, 256}}) {
     const int ratio = ratios[n++ % 10];
     Spec spec;
     spec.problem = problem_of(2 * ratio, 2, d.qk, d.v, DType::f32, 16);
-    spec.sequences = {{1, 1, 700, 0, 0}, {2, 1, 1, 0, 0}, {3, 5, 130, 0, 0}, {4, 37, 100, 0, 0}, {5, 20, 20, 0, 0}};
+    spec.sequences = {
+        {1, 1, 700, 0, 0}, {2, 1, 1, 0, 0}, {3, 5, 130, 0, 0}, {4, 37, 100, 0, 0}, {5, 20, 20, 0, 0}};
     expect_right(spec, "dims " + std::to_string(d.qk) + " ratio " + std::to_string(ratio));
   }
 }
@@ -116,7 +126,8 @@ TEST(CpuAttention, EveryElementScalePageAndOrder) {
   for (PageOrder order : {PageOrder::page_first, PageOrder::layer_first})
     for (int page : {1, 7, 16, 64, 256})
       for (DType type : {DType::f32, DType::bf16, DType::f16, DType::fp8_e4m3})
-        for (KvScaleKind scale : {KvScaleKind::none, KvScaleKind::tensor, KvScaleKind::layer_head, KvScaleKind::token_head}) {
+        for (KvScaleKind scale :
+             {KvScaleKind::none, KvScaleKind::tensor, KvScaleKind::layer_head, KvScaleKind::token_head}) {
           if ((type == DType::fp8_e4m3) == (scale == KvScaleKind::none)) continue;
           Spec spec;
           spec.problem = problem_of(6, 2, 64, 64, type, page);
@@ -131,15 +142,17 @@ struct MaskCase {
   MaskKind mask;
   int width;
 };
-const MaskCase kMasks[] = {{MaskKind::causal, 0},  {MaskKind::window, 1},   {MaskKind::window, 100}, {MaskKind::window, 600},
-                           {MaskKind::chunked, 3}, {MaskKind::chunked, 96}, {MaskKind::full, 0},     {MaskKind::rows, 0}};
+const MaskCase kMasks[] = {{MaskKind::causal, 0},   {MaskKind::window, 1},  {MaskKind::window, 100},
+                           {MaskKind::window, 600}, {MaskKind::chunked, 3}, {MaskKind::chunked, 96},
+                           {MaskKind::full, 0},     {MaskKind::rows, 0}};
 
 Spec feature_spec(MaskCase m) {
   Spec spec;
   spec.problem = problem_of(6, 2, 32, 32, DType::f32, 16);
   spec.problem.mask = m.mask;
   spec.mask_width = m.width;
-  spec.sequences = {{1, 1, 1200, 100, 1100}, {2, 40, 700, 5, 513}, {3, 30, 30, 10, 12}, {4, 3, 64, 0, 64}, {5, 2, 0, 0, 9}};
+  spec.sequences = {
+      {1, 1, 1200, 100, 1100}, {2, 40, 700, 5, 513}, {3, 30, 30, 10, 12}, {4, 3, 64, 0, 64}, {5, 2, 0, 0, 9}};
   if (m.mask != MaskKind::rows && m.mask != MaskKind::chunked) spec.sequences.push_back({6, 12, 5, 0, 5});
   return spec;
 }
@@ -153,7 +166,8 @@ TEST(CpuAttention, EveryMaskWithPartsSinksCapsAndStrayRows) {
       spec.softcap = (bits & 4) != 0 ? 3.0f : 0.0f;
       spec.lead_rows = bits;
       spec.q_size = (bits & 4) != 0 ? 8.0f : 1.0f;
-      expect_right(spec, std::string(to_string(m.mask)) + " " + std::to_string(m.width) + " features " + std::to_string(bits));
+      expect_right(spec, std::string(to_string(m.mask)) + " " + std::to_string(m.width) + " features " +
+                             std::to_string(bits));
     }
 }
 
@@ -165,8 +179,12 @@ TEST(CpuAttention, TreesOverEveryMask) {
         Spec spec = feature_spec(m);
         spec.tree_rows = tree;
         spec.parts = tree == 5;
-        spec.sequences = {{1, q_len, 1200, 100, 1199}, {2, q_len, 126, 0, 125}, {3, q_len, 64, 0, 64}, {4, q_len, 300, 0, 1 << 30}};
-        expect_right(spec, std::string(to_string(m.mask)) + " tree " + std::to_string(tree) + " rows " + std::to_string(q_len));
+        spec.sequences = {{1, q_len, 1200, 100, 1199},
+                          {2, q_len, 126, 0, 125},
+                          {3, q_len, 64, 0, 64},
+                          {4, q_len, 300, 0, 1 << 30}};
+        expect_right(spec, std::string(to_string(m.mask)) + " tree " + std::to_string(tree) + " rows " +
+                               std::to_string(q_len));
       }
   }
 }
@@ -214,7 +232,8 @@ std::map<std::int32_t, Bits> rows_of(const Spec& spec) {
     if (q.identity != 1) continue;
     for (std::int32_t r = 0; r < q.q_len; ++r) {
       const std::size_t row = static_cast<std::size_t>(world.row_of(static_cast<int>(i), r));
-      Bits bits(o.out.begin() + static_cast<std::ptrdiff_t>(row * width), o.out.begin() + static_cast<std::ptrdiff_t>((row + 1) * width));
+      Bits bits(o.out.begin() + static_cast<std::ptrdiff_t>(row * width),
+                o.out.begin() + static_cast<std::ptrdiff_t>((row + 1) * width));
       bits.insert(bits.end(), o.lse.begin() + static_cast<std::ptrdiff_t>(row * heads),
                   o.lse.begin() + static_cast<std::ptrdiff_t>((row + 1) * heads));
       rows[q.kv_len - q.q_len + r] = bits;
@@ -223,11 +242,13 @@ std::map<std::int32_t, Bits> rows_of(const Spec& spec) {
   return rows;
 }
 
-void expect_same(const std::map<std::int32_t, Bits>& whole, const std::map<std::int32_t, Bits>& other, const std::string& what) {
+void expect_same(const std::map<std::int32_t, Bits>& whole, const std::map<std::int32_t, Bits>& other,
+                 const std::string& what) {
   for (const auto& [p, bits] : other) {
     const auto found = whole.find(p);
     ASSERT_NE(found, whole.end());
-    EXPECT_EQ(std::memcmp(found->second.data(), bits.data(), bits.size() * sizeof(float)), 0) << what << ", key " << p;
+    EXPECT_EQ(std::memcmp(found->second.data(), bits.data(), bits.size() * sizeof(float)), 0)
+        << what << ", key " << p;
   }
 }
 
@@ -301,7 +322,8 @@ TEST(CpuAttention, HeadsOfAGroupDoNotInfluenceEachOther) {
       spec.problem.q_heads = heads;
       World few(spec);
       const Outcome some = few.run();
-      EXPECT_EQ(std::memcmp(all.out.data(), some.out.data(), some.out.size() * sizeof(float)), 0) << to_string(isa) << " " << heads;
+      EXPECT_EQ(std::memcmp(all.out.data(), some.out.data(), some.out.size() * sizeof(float)), 0)
+          << to_string(isa) << " " << heads;
     }
   }
 }

@@ -22,7 +22,7 @@ inline constexpr int kChains = 8;       // partial sums of one score
 inline constexpr int kFewRows = 8;      // up to here tiles are read in place, above they are packed
 inline constexpr int kMaxRows = 96;     // (row, head) pairs of one block
 inline constexpr int kMaxDim = 576;
-inline constexpr int kPanel = 32;       // widest panel of packed keys or dims; acc rows are padded to it
+inline constexpr int kPanel = 32;  // widest panel of packed keys or dims; acc rows are padded to it
 inline constexpr float kNoKey = -__builtin_huge_valf();  // maximum of a row that has seen no key
 
 // How an element of the cache is stored; the index of Kernels::tile.
@@ -31,32 +31,32 @@ enum KvElement : int { kF32 = 0, kBf16 = 1, kF16 = 2, kFp8 = 3, kKvElements = 4 
 // One tile against one block of rows. Rows are (query row, head) pairs that share a KV head.
 struct TileArgs {
   int rows = 0;
-  int qk_dim = 0;                // multiples of 16
+  int qk_dim = 0;  // multiples of 16
   int v_dim = 0;
-  int acc_stride = 0;            // v_dim padded to kPanel
-  bool packed = false;           // rows > kFewRows; then q_packed, k_pack, v_pack are used
+  int acc_stride = 0;   // v_dim padded to kPanel
+  bool packed = false;  // rows > kFewRows; then q_packed, k_pack, v_pack are used
   // [kTileKeys] cache rows; keys that no row sees point at zeros.
   const void* const* k = nullptr;
   const void* const* v = nullptr;
-  const void* const* next_k = nullptr;  // keys of the tile to come, to be fetched meanwhile, or null
-  std::uint64_t any = 0;         // union of visible, not 0
-  const std::uint64_t* visible = nullptr;   // [rows] bit j: key j of the tile
-  const float* const* q_lanes = nullptr;    // [rows] -> [qk_dim] in lane order; not packed
-  const float* q_packed = nullptr;          // [rows, qk_dim] in chain order; packed
-  const float* k_scale = nullptr;           // [kTileKeys] or null
+  const void* const* next_k = nullptr;     // keys of the tile to come, to be fetched meanwhile, or null
+  std::uint64_t any = 0;                   // union of visible, not 0
+  const std::uint64_t* visible = nullptr;  // [rows] bit j: key j of the tile
+  const float* const* q_lanes = nullptr;   // [rows] -> [qk_dim] in lane order; not packed
+  const float* q_packed = nullptr;         // [rows, qk_dim] in chain order; packed
+  const float* k_scale = nullptr;          // [kTileKeys] or null
   const float* v_scale = nullptr;
-  float scale = 1.0f;            // of a score, static K scale included
-  float softcap = 0.0f;          // 0: none
+  float scale = 1.0f;    // of a score, static K scale included
+  float softcap = 0.0f;  // 0: none
   // State of the rows: running maximum, sum of weights, weighted sum of values. Set by Kernels::clear.
-  float* max = nullptr;          // [rows]
-  float* sum = nullptr;          // [rows]
-  float* acc = nullptr;          // [rows, acc_stride]
+  float* max = nullptr;  // [rows]
+  float* sum = nullptr;  // [rows]
+  float* acc = nullptr;  // [rows, acc_stride]
   // Scratch, 64-byte aligned.
-  float* scores = nullptr;       // [rows, kTileKeys]
-  float* alpha = nullptr;        // [rows]
-  float* chains = nullptr;       // [kFewRows, kTileKeys, kChains]
-  float* k_pack = nullptr;       // kTileKeys * qk_dim
-  float* v_pack = nullptr;       // kTileKeys * acc_stride
+  float* scores = nullptr;  // [rows, kTileKeys]
+  float* alpha = nullptr;   // [rows]
+  float* chains = nullptr;  // [kFewRows, kTileKeys, kChains]
+  float* k_pack = nullptr;  // kTileKeys * qk_dim
+  float* v_pack = nullptr;  // kTileKeys * acc_stride
 };
 
 // One entry per element type where the order of dims depends on it: what a vector of 8 lanes holds (lane
@@ -71,7 +71,8 @@ struct Kernels {
   // What a stored element is times this to give its value (fp8 is read as a scaled half).
   float unit[kKvElements];
   // Joins a later part into an earlier one: (max, sum, acc) <- both. Either may have seen no key.
-  void (*fold)(float* max, float* sum, float* acc, float part_max, float part_sum, const float* part_acc, int dim);
+  void (*fold)(float* max, float* sum, float* acc, float part_max, float part_sum, const float* part_acc,
+               int dim);
 };
 
 const Kernels& kernels_portable();

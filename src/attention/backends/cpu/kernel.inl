@@ -71,24 +71,24 @@ inline F8 load_half(const void* row, int u, int half) {
 }
 
 inline void fetch_row(const void* row, int bytes) {
-  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(row) + at, 0, kFetchLevel);
+  for (int at = 0; at < bytes; at += 64)
+    __builtin_prefetch(static_cast<const char*>(row) + at, 0, kFetchLevel);
 }
 
 // Cache rows to be fetched while something else is computed, a few lines at a time: in bursts they would fill
 // the miss buffers, stall the loads of what is in hand and leave memory idle afterwards.
 struct Fetch {
   const void* const* rows;
-  int count;   // 0: nothing to fetch
-  int bytes;   // of a row
+  int count;  // 0: nothing to fetch
+  int bytes;  // of a row
 };
 
 template <KvElement E, int kRows, int kKeys>
 inline void chains_of(const float* const* q, const void* const* k, int dim, Fetch fetch, float* chains) {
   F8 acc[kRows][kKeys];
   QUIRE_UNROLL
-  for (int r = 0; r < kRows; ++r)
-    QUIRE_UNROLL
-    for (int n = 0; n < kKeys; ++n) acc[r][n] = zero8();
+  for (int r = 0; r < kRows; ++r) QUIRE_UNROLL
+  for (int n = 0; n < kKeys; ++n) acc[r][n] = zero8();
   const int steps = dim / 16;
   for (int u = 0, due = 0, fetched = 0; u < steps; ++u) {
     for (due += fetch.count; due >= steps; due -= steps) fetch_row(fetch.rows[fetched++], fetch.bytes);
@@ -111,9 +111,8 @@ inline void chains_of(const float* const* q, const void* const* k, int dim, Fetc
     }
   }
   QUIRE_UNROLL
-  for (int r = 0; r < kRows; ++r)
-    QUIRE_UNROLL
-    for (int n = 0; n < kKeys; ++n) store(chains + (r * kTileKeys + n) * kChains, acc[r][n]);
+  for (int r = 0; r < kRows; ++r) QUIRE_UNROLL
+  for (int n = 0; n < kKeys; ++n) store(chains + (r * kTileKeys + n) * kChains, acc[r][n]);
 }
 
 // The values of the same keys are fetched meanwhile: they are next.
@@ -121,7 +120,8 @@ template <KvElement E, int kRows, int kKeys>
 inline int scores_of_keys(const TileArgs& a, int row, int j, int end, bool fetch) {
   for (; j + kKeys <= end; j += kKeys)
     chains_of<E, kRows, kKeys>(a.q_lanes + row, a.k + j, a.qk_dim,
-                               {a.v + j, fetch ? kKeys : 0, a.v_dim * kElementBytes[E]}, a.chains + j * kChains);
+                               {a.v + j, fetch ? kKeys : 0, a.v_dim * kElementBytes[E]},
+                               a.chains + j * kChains);
   return j;
 }
 
@@ -145,10 +145,17 @@ inline void scores_in_place(const TileArgs& a, KeyRange keys) {
   int row = 0;
   for (; row + 4 <= a.rows; row += 4, fetch = false) scores_in_place_rows<E, 4>(a, row, keys, fetch);
   switch (a.rows - row) {
-    case 3: scores_in_place_rows<E, 3>(a, row, keys, fetch); break;
-    case 2: scores_in_place_rows<E, 2>(a, row, keys, fetch); break;
-    case 1: scores_in_place_rows<E, 1>(a, row, keys, fetch); break;
-    default: break;
+    case 3:
+      scores_in_place_rows<E, 3>(a, row, keys, fetch);
+      break;
+    case 2:
+      scores_in_place_rows<E, 2>(a, row, keys, fetch);
+      break;
+    case 1:
+      scores_in_place_rows<E, 1>(a, row, keys, fetch);
+      break;
+    default:
+      break;
   }
 }
 
@@ -166,7 +173,8 @@ inline void values_block(const TileArgs& a, int row, int u, KeyRange keys, Fetch
     for (int s = 0; s < kVectors; ++s) acc[r][s] = mul(load(base + r * a.acc_stride + 8 * s), alpha);
   }
   for (int j = keys.begin, due = 0, fetched = 0; j < keys.end; ++j) {
-    for (due += fetch.count; due >= kTileKeys; due -= kTileKeys) fetch_row(fetch.rows[fetched++], fetch.bytes);
+    for (due += fetch.count; due >= kTileKeys; due -= kTileKeys)
+      fetch_row(fetch.rows[fetched++], fetch.bytes);
     F8 v[kVectors];
     QUIRE_UNROLL
     for (int s = 0; s < kSteps; ++s) load16<E>(a.v[j], u + s, v[2 * s], v[2 * s + 1]);
@@ -178,9 +186,8 @@ inline void values_block(const TileArgs& a, int row, int u, KeyRange keys, Fetch
     }
   }
   QUIRE_UNROLL
-  for (int r = 0; r < kRows; ++r)
-    QUIRE_UNROLL
-    for (int s = 0; s < kVectors; ++s) store(base + r * a.acc_stride + 8 * s, acc[r][s]);
+  for (int r = 0; r < kRows; ++r) QUIRE_UNROLL
+  for (int s = 0; s < kVectors; ++s) store(base + r * a.acc_stride + 8 * s, acc[r][s]);
 }
 
 // The next tile's keys are fetched meanwhile, a share in each pass over the dims.
@@ -193,7 +200,8 @@ inline void values_in_place_rows(const TileArgs& a, int row, KeyRange keys, bool
     return Fetch{a.next_k + first, fetch ? kTileKeys * end / steps - first : 0, a.qk_dim * kElementBytes[E]};
   };
   int u = 0;
-  for (; u + kSteps <= steps; u += kSteps) values_block<E, kRows, kSteps>(a, row, u, keys, share(u, u + kSteps));
+  for (; u + kSteps <= steps; u += kSteps)
+    values_block<E, kRows, kSteps>(a, row, u, keys, share(u, u + kSteps));
   for (; u < steps; ++u) values_block<E, kRows, 1>(a, row, u, keys, share(u, u + 1));
 }
 
@@ -203,10 +211,17 @@ inline void values_in_place(const TileArgs& a, KeyRange keys) {
   int row = 0;
   for (; row + 4 <= a.rows; row += 4, fetch = false) values_in_place_rows<E, 4>(a, row, keys, fetch);
   switch (a.rows - row) {
-    case 3: values_in_place_rows<E, 3>(a, row, keys, fetch); break;
-    case 2: values_in_place_rows<E, 2>(a, row, keys, fetch); break;
-    case 1: values_in_place_rows<E, 1>(a, row, keys, fetch); break;
-    default: break;
+    case 3:
+      values_in_place_rows<E, 3>(a, row, keys, fetch);
+      break;
+    case 2:
+      values_in_place_rows<E, 2>(a, row, keys, fetch);
+      break;
+    case 1:
+      values_in_place_rows<E, 1>(a, row, keys, fetch);
+      break;
+    default:
+      break;
   }
 }
 
@@ -218,9 +233,8 @@ inline void pack_keys(const TileArgs& a, KeyRange keys) {
   const int steps = a.qk_dim / 8;
   const int k_bytes = a.qk_dim * kElementBytes[E];
   for (int j = keys.begin; j < keys.end; j += 8) {
-    if (a.next_k != nullptr)
-      QUIRE_UNROLL
-      for (int n = 0; n < 8; ++n) fetch_row(a.next_k[j + n], k_bytes);
+    if (a.next_k != nullptr) QUIRE_UNROLL
+    for (int n = 0; n < 8; ++n) fetch_row(a.next_k[j + n], k_bytes);
     float* panel = a.k_pack + (j / kPanelWidth) * kPanelWidth * a.qk_dim + j % kPanelWidth;
     for (int t = 0; t < steps; t += 2) {
       F8 x[8], y[8];
@@ -243,7 +257,8 @@ inline void pack_values(const TileArgs& a, KeyRange keys) {
   for (int j = keys.begin; j < keys.end; ++j) {
     if (a.next_k != nullptr) fetch_row(a.next_k[j], a.qk_dim * kElementBytes[E]);
     for (int u = 0; u < padded; ++u) {
-      float* at = a.v_pack + 16 * u / kPanelWidth * kPanelWidth * kTileKeys + j * kPanelWidth + 16 * u % kPanelWidth;
+      float* at =
+          a.v_pack + 16 * u / kPanelWidth * kPanelWidth * kTileKeys + j * kPanelWidth + 16 * u % kPanelWidth;
       F8 x = zero8(), y = zero8();
       if (16 * u < a.v_dim) load16<E>(a.v[j], u, x, y);
       store(at, x);
@@ -292,8 +307,8 @@ inline void scores_panel(const float* q, int dim, const float* panel, float* sco
 }
 
 template <int kRows>
-inline void values_panel(const float* p, const float* alpha, const float* panel, KeyRange keys, float* acc_out,
-                         int stride) {
+inline void values_panel(const float* p, const float* alpha, const float* panel, KeyRange keys,
+                         float* acc_out, int stride) {
   F acc[kRows][2];
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r) {
@@ -434,7 +449,8 @@ void q_by_chain(const float* q, int dim, float* to) {
     for (int c = 0; c < 8; ++c) to[c * steps + t] = q[dim_of<E>(t, c)];
 }
 
-void fold(float* max_io, float* sum_io, float* acc, float part_max, float part_sum, const float* part_acc, int dim) {
+void fold(float* max_io, float* sum_io, float* acc, float part_max, float part_sum, const float* part_acc,
+          int dim) {
   if (part_max == kNoKey) return;
   if (*max_io == kNoKey) {
     *max_io = part_max;

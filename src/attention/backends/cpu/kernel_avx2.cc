@@ -10,7 +10,7 @@ namespace {
 
 using F = F8;
 constexpr int kLanes = 8;
-constexpr int kMicroRows = 6;  // 12 accumulators, 2 loads, 1 broadcast: 15 of 16 registers
+constexpr int kMicroRows = 6;                    // 12 accumulators, 2 loads, 1 broadcast: 15 of 16 registers
 constexpr int kKeysAtOnce[5] = {0, 8, 6, 4, 2};  // by rows: up to 12 accumulators
 constexpr int kStepsAtOnce[5] = {0, 4, 3, 2, 1};
 constexpr int kFetchLevel = 2;
@@ -24,7 +24,8 @@ inline float first_lane(F x) { return _mm256_cvtss_f32(x); }
 
 inline F select(unsigned bits, F yes, F no) {
   const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-  const __m256i mask = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), lane), lane);
+  const __m256i mask =
+      _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), lane), lane);
   return _mm256_blendv_ps(no, yes, _mm256_castsi256_ps(mask));
 }
 inline F zero_where_below(F value, F x, float limit) {

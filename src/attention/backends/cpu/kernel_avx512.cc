@@ -10,7 +10,7 @@ namespace {
 
 using F = __m512;
 constexpr int kLanes = 16;
-constexpr int kMicroRows = 8;  // 16 accumulators: two FMA pipes of latency 4 stay full
+constexpr int kMicroRows = 8;                    // 16 accumulators: two FMA pipes of latency 4 stay full
 constexpr int kKeysAtOnce[5] = {0, 8, 8, 5, 4};  // by rows: up to 16 accumulators
 constexpr int kStepsAtOnce[5] = {0, 4, 4, 2, 2};
 constexpr int kFetchLevel = 2;
@@ -26,7 +26,9 @@ inline F div(F a, F b) { return _mm512_div_ps(a, b); }
 inline F max(F a, F b) { return _mm512_max_ps(a, b); }
 inline float first_lane(F x) { return _mm512_cvtss_f32(x); }
 
-inline F select(unsigned bits, F yes, F no) { return _mm512_mask_blend_ps(static_cast<__mmask16>(bits), no, yes); }
+inline F select(unsigned bits, F yes, F no) {
+  return _mm512_mask_blend_ps(static_cast<__mmask16>(bits), no, yes);
+}
 inline F zero_where_below(F value, F x, float limit) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set(limit), _CMP_NLT_UQ), value);
 }

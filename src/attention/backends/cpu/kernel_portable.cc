@@ -58,7 +58,8 @@ inline V4 widen_fp8(U4 x) {
 
 template <class V, class F1>
 inline F8 widen8(const char* p, F1 widen) {
-  return {widen(__builtin_convertvector(load_as<V>(p), U4)), widen(__builtin_convertvector(load_as<V>(p + sizeof(V)), U4))};
+  return {widen(__builtin_convertvector(load_as<V>(p), U4)),
+          widen(__builtin_convertvector(load_as<V>(p + sizeof(V)), U4))};
 }
 
 template <KvElement E>

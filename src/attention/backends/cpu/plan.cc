@@ -37,10 +37,14 @@ class Carver {
 
 KvElement element_of(DType type) {
   switch (type) {
-    case DType::f32: return kF32;
-    case DType::bf16: return kBf16;
-    case DType::f16: return kF16;
-    default: return kFp8;
+    case DType::f32:
+      return kF32;
+    case DType::bf16:
+      return kBf16;
+    case DType::f16:
+      return kF16;
+    default:
+      return kFp8;
   }
 }
 
@@ -118,15 +122,16 @@ Scratch make_scratch(const Geometry& g, char* base) {
 std::int64_t plan_bytes(const Geometry& g, const Limits& limits) {
   const Bounds bounds{limits.max_batch, limits.max_total_q, limits.max_kv};
   const std::int64_t one_row = ceil_div(limits.max_kv, kSplitKeys);
-  const std::int64_t slots = std::min(slots_wanted(g, bounds), std::max(one_row, kRecordBytes / slot_bytes(g)));
+  const std::int64_t slots =
+      std::min(slots_wanted(g, bounds), std::max(one_row, kRecordBytes / slot_bytes(g)));
   return fixed_bytes(g, bounds, limits.threads) + slots * slot_bytes(g);
 }
 
 PlanLayout make_layout(const Geometry& g, const StepShape& shape, PlanBuffer buffer, int threads) {
   const Bounds bounds{shape.batch, shape.total_q, shape.max_kv};
   const std::int64_t fixed = fixed_bytes(g, bounds, threads);
-  QUIRE_CHECK(fixed <= buffer.bytes, "plan buffer of {} bytes, batch {}, rows {}, threads {} need {}", buffer.bytes,
-              shape.batch, shape.total_q, threads, fixed);
+  QUIRE_CHECK(fixed <= buffer.bytes, "plan buffer of {} bytes, batch {}, rows {}, threads {} need {}",
+              buffer.bytes, shape.batch, shape.total_q, threads, fixed);
   PlanLayout layout;
   const std::int64_t blocks = max_blocks(g, bounds);
   layout.slot_capacity = std::min(slots_wanted(g, bounds), (buffer.bytes - fixed) / slot_bytes(g));
@@ -163,7 +168,8 @@ void make_plan(const Geometry& g, const StepShape& shape, const PlanLayout& layo
       const std::int64_t wanted = std::int64_t{unit.rows} * unit.splits;
       const bool deal = unit.splits > 1 && q_len <= g.split_rows && slots + wanted <= layout.slot_capacity;
       QUIRE_CHECK(units + (deal ? unit.splits : 1) <= layout.unit_capacity && groups <= layout.group_capacity,
-                  "units {} of {}, groups {} of {}", units, layout.unit_capacity, groups, layout.group_capacity);
+                  "units {} of {}, groups {} of {}", units, layout.unit_capacity, groups,
+                  layout.group_capacity);
       if (!deal) {
         layout.units[units++] = unit;
         continue;

@@ -13,15 +13,15 @@ namespace quire::attention::cpu {
 struct Geometry {
   std::int32_t q_heads = 0;
   std::int32_t kv_heads = 0;
-  std::int32_t ratio = 0;            // query heads of a KV head
-  std::int32_t block_heads = 0;      // of them in one block, the last block may have fewer
-  std::int32_t head_blocks = 0;      // blocks of a KV head
-  std::int32_t block_rows = 0;       // query rows of a block
+  std::int32_t ratio = 0;        // query heads of a KV head
+  std::int32_t block_heads = 0;  // of them in one block, the last block may have fewer
+  std::int32_t head_blocks = 0;  // blocks of a KV head
+  std::int32_t block_rows = 0;   // query rows of a block
   std::int32_t qk_dim = 0;
   std::int32_t v_dim = 0;
   std::int32_t acc_stride = 0;
-  std::int32_t record_floats = 0;    // a partial result of one row and head: acc, max, sum
-  std::int32_t split_rows = 0;       // longest query whose keys are dealt to several units
+  std::int32_t record_floats = 0;  // a partial result of one row and head: acc, max, sum
+  std::int32_t split_rows = 0;     // longest query whose keys are dealt to several units
   KvElement element = kF32;
 
   std::int32_t lanes() const { return kv_heads * head_blocks; }  // units are run once per lane
@@ -32,17 +32,17 @@ Geometry make_geometry(const Problem& problem);
 // One piece of work: rows x keys, for each lane.
 struct Unit {
   std::int32_t sequence = 0;
-  std::int32_t row = 0;              // first, inside the sequence
+  std::int32_t row = 0;  // first, inside the sequence
   std::int32_t rows = 0;
-  std::int32_t first_split = 0;      // keys [first_split * kSplitKeys, ...)
-  std::int32_t splits = 0;           // 0: no row sees a key
-  std::int32_t group = -1;           // -1: the unit finishes its rows itself
+  std::int32_t first_split = 0;  // keys [first_split * kSplitKeys, ...)
+  std::int32_t splits = 0;       // 0: no row sees a key
+  std::int32_t group = -1;       // -1: the unit finishes its rows itself
 };
 
 // Rows whose splits are computed by several units; the last one to finish joins them.
 struct Group {
   Unit whole;
-  std::int64_t slot = 0;             // of split first_split, row `row`; then row by row, split by split
+  std::int64_t slot = 0;  // of split first_split, row `row`; then row by row, split by split
 };
 
 struct PlanHeader {
@@ -62,7 +62,7 @@ struct PlanLayout {
   std::int64_t unit_capacity = 0;
   std::int64_t group_capacity = 0;
   std::int64_t slot_capacity = 0;
-  std::int64_t bytes = 0;            // of all of it
+  std::int64_t bytes = 0;  // of all of it
 };
 
 // Scratch of one thread. All parts 64-byte aligned.
@@ -76,14 +76,14 @@ struct TileKeys {
   std::int32_t tile;
 };
 struct Scratch {
-  TileKeys* keys[2] = {};            // the tile in hand and the one to come
+  TileKeys* keys[2] = {};  // the tile in hand and the one to come
   float* q = nullptr;
   float* scores = nullptr;
   float* chains = nullptr;
   float* k_pack = nullptr;
   float* v_pack = nullptr;
-  float* acc = nullptr;              // of the split in hand
-  float* total_acc = nullptr;        // of the splits before it
+  float* acc = nullptr;        // of the split in hand
+  float* total_acc = nullptr;  // of the splits before it
   std::int64_t bytes = 0;
 };
 Scratch make_scratch(const Geometry& geometry, char* base);

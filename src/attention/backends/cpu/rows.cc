@@ -17,11 +17,16 @@ KeySpan merge(KeySpan a, KeySpan b) {
 // The interval of a row with key index p, before any cut.
 KeySpan interval_of(const StepShape& shape, std::int32_t p, std::int32_t kv_len, std::int64_t step_row) {
   switch (shape.mask) {
-    case MaskKind::causal: return {0, p + 1};
-    case MaskKind::window: return {std::max(0, p - shape.mask_width + 1), p + 1};
-    case MaskKind::chunked: return p < 0 ? KeySpan{} : KeySpan{p / shape.mask_width * shape.mask_width, p + 1};
-    case MaskKind::full: return {0, kv_len};
-    case MaskKind::rows: return {shape.row_begin[step_row], shape.row_end[step_row]};
+    case MaskKind::causal:
+      return {0, p + 1};
+    case MaskKind::window:
+      return {std::max(0, p - shape.mask_width + 1), p + 1};
+    case MaskKind::chunked:
+      return p < 0 ? KeySpan{} : KeySpan{p / shape.mask_width * shape.mask_width, p + 1};
+    case MaskKind::full:
+      return {0, kv_len};
+    case MaskKind::rows:
+      return {shape.row_begin[step_row], shape.row_end[step_row]};
   }
   return {};
 }

@@ -14,8 +14,8 @@ struct KeySpan {
 };
 
 struct RowView {
-  KeySpan interval;              // cut to the part, to [0, kv_len) and, under a tree, to keys below its base
-  KeySpan cut;                   // what the part and kv_len leave of tree keys
+  KeySpan interval;  // cut to the part, to [0, kv_len) and, under a tree, to keys below its base
+  KeySpan cut;       // what the part and kv_len leave of tree keys
   std::int32_t tree_base = 0;
   std::int32_t tree_words = 0;
   const std::uint64_t* tree_bits = nullptr;  // [tree_words], null: no overlay

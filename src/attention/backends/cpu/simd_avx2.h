@@ -22,7 +22,8 @@ inline F8 add(F8 a, F8 b) { return _mm256_add_ps(a, b); }
 inline F8 mul(F8 a, F8 b) { return _mm256_mul_ps(a, b); }
 
 inline F8 widen_fp8(const char* at) {
-  const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));  // sign in bits 15..7
+  const __m128i wide =
+      _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));  // sign in bits 15..7
   __m128i half = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(static_cast<short>(0xbfff)));
   const __m128i magnitude = _mm_and_si128(wide, _mm_set1_epi16(0x7f));
   half = _mm_or_si128(half, _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)));  // 0x7f is NaN

@@ -65,12 +65,12 @@ struct Spec {
   Problem problem;
   std::vector<SequenceSpec> sequences;
   std::int32_t mask_width = 0;
-  float scale = 0.0f;              // 0: 1 / sqrt(qk_dim)
+  float scale = 0.0f;  // 0: 1 / sqrt(qk_dim)
   float softcap = 0.0f;
   bool sink = false;
   bool parts = false;
-  std::int32_t tree_rows = 0;      // > 0: that many last rows of each sequence form a tree
-  std::int32_t lead_rows = 0;      // q rows before the first sequence, and after the last
+  std::int32_t tree_rows = 0;  // > 0: that many last rows of each sequence form a tree
+  std::int32_t lead_rows = 0;  // q rows before the first sequence, and after the last
   float q_size = 1.0f;
   platform::cpu::Isa isa = platform::cpu::Isa::portable;
   int threads = 2;
@@ -78,15 +78,16 @@ struct Spec {
 };
 
 struct Outcome {
-  std::vector<float> out;          // [total_q, q_heads, v_dim]
-  std::vector<float> lse;          // [total_q, q_heads]
-  std::int64_t plan_bytes = 0;     // what workspace_bytes promised
-  std::int64_t used_bytes = 0;     // what the layout took
+  std::vector<float> out;       // [total_q, q_heads, v_dim]
+  std::vector<float> lse;       // [total_q, q_heads]
+  std::int64_t plan_bytes = 0;  // what workspace_bytes promised
+  std::int64_t used_bytes = 0;  // what the layout took
   bool guard_intact = true;
 };
 
 inline float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d) {
-  std::uint64_t x = a * 0x9e3779b97f4a7c15ull ^ b * 0xbf58476d1ce4e5b9ull ^ c * 0x94d049bb133111ebull ^ d << 17;
+  std::uint64_t x =
+      a * 0x9e3779b97f4a7c15ull ^ b * 0xbf58476d1ce4e5b9ull ^ c * 0x94d049bb133111ebull ^ d << 17;
   for (int i = 0; i < 3; ++i) {
     x ^= x >> 30;
     x *= 0xbf58476d1ce4e5b9ull;
@@ -141,7 +142,8 @@ class World {
   std::vector<std::uint64_t> arena_;
   KvView kv_;
   std::vector<float> k_scales_, v_scales_, sink_, q_;
-  std::vector<std::int32_t> q_offsets_, kv_lens_, row_begin_, row_end_, tree_base_, tree_depth_, part_begin_, part_end_;
+  std::vector<std::int32_t> q_offsets_, kv_lens_, row_begin_, row_end_, tree_base_, tree_depth_, part_begin_,
+      part_end_;
   std::vector<std::uint32_t> table_;
   std::vector<std::int64_t> kv_offsets_;
   std::vector<std::uint64_t> tree_bits_;
@@ -198,7 +200,7 @@ inline void World::make_rows() {
       row_end_.resize(static_cast<std::size_t>(rows + r + 1));
       tree_bits_.resize(static_cast<std::size_t>(rows + r + 1));
       tree_depth_.resize(static_cast<std::size_t>(rows + r + 1));
-      row_begin_.back() = p % 3 == 0 ? 0 : p / 2;   // prefix-like and block-like rows, some past their key
+      row_begin_.back() = p % 3 == 0 ? 0 : p / 2;  // prefix-like and block-like rows, some past their key
       row_end_.back() = p % 4 == 3 ? p / 2 : std::min(q.kv_len, p + 1 + p % 5);
       // Row t of the tree has parent t / 2: its bits are its ancestors' and its own.
       for (std::int32_t t = p - (q.kv_len - s_.tree_rows); t >= 0; t = t == 0 ? -1 : t / 2) {
@@ -236,34 +238,44 @@ inline void World::make_rows() {
     shape_.max_kv = std::max(shape_.max_kv, q.kv_len);
   }
   if (s_.scale == 0.0f) s_.scale = 1.0f / std::sqrt(static_cast<float>(p_.qk_dim));
-  for (std::int32_t h = 0; h < p_.q_heads; ++h) sink_.push_back(noise(7, 7, 7, static_cast<std::uint64_t>(h)));
+  for (std::int32_t h = 0; h < p_.q_heads; ++h)
+    sink_.push_back(noise(7, 7, 7, static_cast<std::uint64_t>(h)));
   q_.assign(static_cast<std::size_t>(shape_.total_q) * static_cast<std::size_t>(p_.q_heads * p_.qk_dim), NAN);
 }
 
 inline char* World::address(bool value, int sequence, std::int32_t key, std::int32_t head) const {
   const KvStrides& stride = value ? kv_.v_stride : kv_.k_stride;
   char* base = static_cast<char*>(value ? kv_.v : kv_.k) + head * stride.head;
-  if (p_.source == KvSource::dense) return base + (kv_offsets_[static_cast<std::size_t>(sequence)] + key) * stride.token;
-  const std::int64_t page = table_[static_cast<std::size_t>(sequence * shape_.table_stride + key / p_.page_size)];
+  if (p_.source == KvSource::dense)
+    return base + (kv_offsets_[static_cast<std::size_t>(sequence)] + key) * stride.token;
+  const std::int64_t page =
+      table_[static_cast<std::size_t>(sequence * shape_.table_stride + key / p_.page_size)];
   return base + page * stride.page + key % p_.page_size * stride.token;
 }
 
 inline float* World::scale_address(bool value, int sequence, std::int32_t key, std::int32_t head) const {
   const KvStrides& stride = kv_.scale_stride;
-  char* base = reinterpret_cast<char*>(const_cast<float*>(value ? kv_.v_scale : kv_.k_scale)) + head * stride.head;
+  char* base =
+      reinterpret_cast<char*>(const_cast<float*>(value ? kv_.v_scale : kv_.k_scale)) + head * stride.head;
   if (p_.source == KvSource::dense)
-    return reinterpret_cast<float*>(base + (kv_offsets_[static_cast<std::size_t>(sequence)] + key) * stride.token);
-  const std::int64_t page = table_[static_cast<std::size_t>(sequence * shape_.table_stride + key / p_.page_size)];
+    return reinterpret_cast<float*>(base +
+                                    (kv_offsets_[static_cast<std::size_t>(sequence)] + key) * stride.token);
+  const std::int64_t page =
+      table_[static_cast<std::size_t>(sequence * shape_.table_stride + key / p_.page_size)];
   return reinterpret_cast<float*>(base + page * stride.page + key % p_.page_size * stride.token);
 }
 
 inline double World::scale_of(bool value, int sequence, std::int32_t key, std::int32_t head) const {
   const std::vector<float>& scales = value ? v_scales_ : k_scales_;
   switch (p_.kv.scale) {
-    case KvScaleKind::tensor: return scales[0];
-    case KvScaleKind::layer_head: return scales[static_cast<std::size_t>(head)];
-    case KvScaleKind::token_head: return *scale_address(value, sequence, key, head);
-    default: return 1.0;
+    case KvScaleKind::tensor:
+      return scales[0];
+    case KvScaleKind::layer_head:
+      return scales[static_cast<std::size_t>(head)];
+    case KvScaleKind::token_head:
+      return *scale_address(value, sequence, key, head);
+    default:
+      return 1.0;
   }
 }
 
@@ -275,19 +287,24 @@ inline void World::fill_sequence(int i) {
       for (int value = 0; value <= (latent() ? 0 : 1); ++value) {
         if (p_.kv.scale == KvScaleKind::token_head)
           for (int both = value; both <= (latent() ? 1 : value); ++both)
-            *scale_address(both != 0, i, key, h) = 0.01f + 0.005f * std::fabs(noise(id, 3, static_cast<std::uint64_t>(key), 1));
+            *scale_address(both != 0, i, key, h) =
+                0.01f + 0.005f * std::fabs(noise(id, 3, static_cast<std::uint64_t>(key), 1));
         const double scale = scale_of(value != 0, i, key, h);
         char* at = address(value != 0, i, key, h);
         const std::int32_t dim = value != 0 ? p_.v_dim : p_.qk_dim;
         for (std::int32_t d = 0; d < dim; ++d)
           store_element(p_.kv.k_type, at + d * element_bytes(),
-                        static_cast<float>(noise(id * 2 + static_cast<std::uint64_t>(value), static_cast<std::uint64_t>(key),
-                                                 static_cast<std::uint64_t>(h), static_cast<std::uint64_t>(d)) / scale));
+                        static_cast<float>(
+                            noise(id * 2 + static_cast<std::uint64_t>(value), static_cast<std::uint64_t>(key),
+                                  static_cast<std::uint64_t>(h), static_cast<std::uint64_t>(d)) /
+                            scale));
       }
   for (std::int32_t r = 0; r < q.q_len; ++r)
     for (std::int32_t e = 0; e < p_.q_heads * p_.qk_dim; ++e)
-      q_[static_cast<std::size_t>((q_offsets_[static_cast<std::size_t>(i)] + r) * p_.q_heads * p_.qk_dim + e)] =
-          s_.q_size * noise(id, 99, static_cast<std::uint64_t>(q.kv_len - q.q_len + r), static_cast<std::uint64_t>(e));
+      q_[static_cast<std::size_t>((q_offsets_[static_cast<std::size_t>(i)] + r) * p_.q_heads * p_.qk_dim +
+                                  e)] =
+          s_.q_size *
+          noise(id, 99, static_cast<std::uint64_t>(q.kv_len - q.q_len + r), static_cast<std::uint64_t>(e));
 }
 
 inline Outcome World::run(platform::cpu::Isa isa) {
@@ -300,7 +317,8 @@ inline Outcome World::run(platform::cpu::Isa isa) {
   char* base = reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(buffer.data()) + 63) / 64 * 64);
   const PlanBuffer plan{base, o.plan_bytes};
   o.used_bytes = make_layout(make_geometry(p_), shape_, plan, s_.threads).bytes;
-  o.out.assign(static_cast<std::size_t>(shape_.total_q) * static_cast<std::size_t>(p_.q_heads * p_.v_dim), NAN);
+  o.out.assign(static_cast<std::size_t>(shape_.total_q) * static_cast<std::size_t>(p_.q_heads * p_.v_dim),
+               NAN);
   o.lse.assign(static_cast<std::size_t>(shape_.total_q) * static_cast<std::size_t>(p_.q_heads), NAN);
   Args args;
   args.q = q_.data();
@@ -318,7 +336,8 @@ inline Outcome World::run(platform::cpu::Isa isa) {
   attention->run(shape_, args, plan, stream);
   std::fill(o.out.begin(), o.out.end(), NAN);
   attention->run(shape_, args, plan, stream);  // as the next layer does: a plan serves many runs
-  for (const char* at = base + o.plan_bytes; at < reinterpret_cast<const char*>(buffer.data() + buffer.size()); ++at)
+  for (const char* at = base + o.plan_bytes;
+       at < reinterpret_cast<const char*>(buffer.data() + buffer.size()); ++at)
     o.guard_intact = o.guard_intact && *at == static_cast<char>(0xff);
   return o;
 }
@@ -335,10 +354,14 @@ inline bool World::visible(int sequence, std::int32_t row, std::int32_t key) con
     p = base + tree_depth_[static_cast<std::size_t>(at)];
   }
   switch (p_.mask) {
-    case MaskKind::causal: return key <= p;
-    case MaskKind::window: return key <= p && key > p - s_.mask_width;
-    case MaskKind::chunked: return key <= p && key / s_.mask_width == p / s_.mask_width;
-    case MaskKind::full: return true;
+    case MaskKind::causal:
+      return key <= p;
+    case MaskKind::window:
+      return key <= p && key > p - s_.mask_width;
+    case MaskKind::chunked:
+      return key <= p && key / s_.mask_width == p / s_.mask_width;
+    case MaskKind::full:
+      return true;
     case MaskKind::rows:
       return key >= row_begin_[static_cast<std::size_t>(at)] && key < row_end_[static_cast<std::size_t>(at)];
   }
