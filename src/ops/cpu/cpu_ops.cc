@@ -19,7 +19,7 @@ std::int64_t CpuOps::workspace_bytes(const OpsLimits& limits) const {
   const std::int64_t linear = align64(limits.max_rows * std::max(limits.max_cols, limits.max_hidden) * 8);
   const std::int64_t scratch =
       std::max({linear, moe_workspace_bytes(limits), sample_workspace_bytes(limits)});
-  return Workspace::counts_bytes(limits) + scratch;
+  return Workspace::fixed_bytes(limits) + scratch;
 }
 
 void CpuOps::set_workspace(void* data, std::int64_t bytes, const OpsLimits& limits) {

@@ -16,7 +16,7 @@ namespace {
 struct LinearTask {
   Linear args;
   const ProductTable* products;
-  char* scratch;
+  const Workspace* workspace;
 };
 
 // Where the rounded rows are, for one activation format.
@@ -41,7 +41,7 @@ void run_linear(const LinearTask& task, Team& team) {
   const Product* product[kMaxTargets];
   Rounded rounded[kMaxTargets];
   BlockPlan plan[kMaxTargets];
-  char* free_bytes = task.scratch;
+  char* free_bytes = task.workspace->scratch();
   std::int64_t items = 0;
   for (int t = 0; t < a.target_count; ++t) {
     product[t] = task.products->find(a.targets[t].weight.format);
@@ -56,21 +56,22 @@ void run_linear(const LinearTask& task, Team& team) {
     rounded[t] = round_rows(task, product[t]->activation, free_bytes, team);
     if (product[t]->activation != ActivationFormat::f32) free_bytes += align64(rows * rounded[t].stride);
   }
-  team.for_each(items, [&](std::int64_t item, int) {
+  team.for_each(items, [&](std::int64_t item, int thread) {
     int t = 0;
     while (item >= plan[t].items()) item -= plan[t++].items();
     const LinearTarget& target = a.targets[t];
     const BlockPlan::Block block = plan[t].block(item);
     float* y = row_of(target.y, block.row) + block.out;
     multiply_block(*task.products, *product[t], target.weight, target.bias, block,
-                   rounded[t].data + block.row * rounded[t].stride, rounded[t].stride, y, target.y.stride[0]);
+                   rounded[t].data + block.row * rounded[t].stride, rounded[t].stride, y, target.y.stride[0],
+                   task.workspace->panel(thread));
   });
 }
 
 struct HeadLinearTask {
   HeadLinear args;
   const ProductTable* products;
-  char* scratch;
+  const Workspace* workspace;
 };
 
 void run_head_linear(const HeadLinearTask& task, Team& team) {
@@ -82,19 +83,19 @@ void run_head_linear(const HeadLinearTask& task, Team& team) {
   if (!direct) {
     for_rows(team, rows * heads, in, [&](std::int64_t at, int) {
       task.products->round_row(product.activation, head_of(a.x, at / heads, at % heads),
-                               task.scratch + at * bytes, in);
+                               task.workspace->scratch() + at * bytes, in);
     });
   }
   const WeightView first = a.weight.expert(0);
   const BlockPlan plan(first, rows);
-  team.for_each(plan.items() * heads, [&](std::int64_t item, int) {
+  team.for_each(plan.items() * heads, [&](std::int64_t item, int thread) {
     const std::int64_t head = item / plan.items();
     const BlockPlan::Block block = plan.block(item % plan.items());
     const char* x = direct ? reinterpret_cast<const char*>(head_of(a.x, block.row, head))
-                           : task.scratch + (block.row * heads + head) * bytes;
+                           : task.workspace->scratch() + (block.row * heads + head) * bytes;
     multiply_block(*task.products, product, a.weight.expert(head), nullptr, block, x,
                    direct ? a.x.stride[0] * 4 : heads * bytes, head_of(a.y, block.row, head) + block.out,
-                   a.y.stride[0]);
+                   a.y.stride[0], task.workspace->panel(thread));
   });
 }
 
@@ -102,10 +103,10 @@ void run_head_linear(const HeadLinearTask& task, Team& team) {
 
 void multiply_block(const ProductTable& products, const Product& product, const WeightView& weight,
                     const float* bias, const BlockPlan::Block& block, const char* activation,
-                    std::int64_t activation_stride, float* y, std::int64_t y_stride) {
+                    std::int64_t activation_stride, float* y, std::int64_t y_stride, float* panel) {
   products.multiply(product, static_cast<const char*>(weight.data) + block.out * weight.row_bytes,
                     weight.row_bytes, block.outs, weight.cols, activation, activation_stride, block.rows, y,
-                    y_stride);
+                    y_stride, panel);
   if (!bias) return;
   for (std::int64_t j = 0; j < block.rows; ++j) {
     for (std::int64_t i = 0; i < block.outs; ++i) y[j * y_stride + i] += bias[block.out + i];
@@ -141,7 +142,7 @@ void CpuOps::linear(const Linear& args, platform::Stream& stream) {
   QUIRE_CHECK(bytes <= workspace_.scratch_bytes(), "{} rows of {} need {} bytes of {}", args.x.rows(),
               args.x.cols(), bytes, workspace_.scratch_bytes());
   if (args.x.rows() == 0) return;
-  const LinearTask task{args, &products_, workspace_.scratch()};
+  const LinearTask task{args, &products_, &workspace_};
   platform::cpu::as_cpu(stream).enqueue([task](Team& team) { run_linear(task, team); });
 }
 
@@ -158,7 +159,7 @@ void CpuOps::head_linear(const HeadLinear& args, platform::Stream& stream) {
     QUIRE_CHECK(bytes <= workspace_.scratch_bytes(), "{} bytes of {}", bytes, workspace_.scratch_bytes());
   }
   if (args.x.rows() == 0) return;
-  const HeadLinearTask task{args, &products_, workspace_.scratch()};
+  const HeadLinearTask task{args, &products_, &workspace_};
   platform::cpu::as_cpu(stream).enqueue([task](Team& team) { run_head_linear(task, team); });
 }
 

@@ -113,7 +113,7 @@ struct MoeTask {
   MoeMlp args;
   const ProductTable* products;
   const RowMath* math;
-  char* scratch;
+  const Workspace* workspace;
 };
 
 // The call's memory. `place` p counts (row, k) pairs in the order of experts.
@@ -183,7 +183,7 @@ void multiply_experts(const MoeTask& task, const MoeScratch& s, const char* x, s
     if (rows > 0) total += BlockPlan(*products[0].weight, rows).items();
   }
   first[experts] = total;
-  team.for_each(total * count, [&](std::int64_t item, int) {
+  team.for_each(total * count, [&](std::int64_t item, int thread) {
     const MoeProduct& p = products[item / total];
     const std::int64_t piece = item % total;
     const std::int64_t e = std::upper_bound(first, first + experts + 1, piece) - first - 1;
@@ -192,7 +192,7 @@ void multiply_experts(const MoeTask& task, const MoeScratch& s, const char* x, s
     const std::int64_t place = s.begin[e] + block.row;
     const float* bias = p.bias ? p.bias + e * p.weight->rows : nullptr;
     multiply_block(*task.products, *p.product, p.weight->expert(e), bias, block, x + place * x_bytes, x_bytes,
-                   p.y + place * p.weight->rows + block.out, p.weight->rows);
+                   p.y + place * p.weight->rows + block.out, p.weight->rows, task.workspace->panel(thread));
   });
 }
 
@@ -232,7 +232,7 @@ void run_moe(const MoeTask& task, Team& team) {
   const Product* up = task.products->find(a.up.format);
   const Product* down = task.products->find(a.down.format);
   MoeScratch s;
-  carve(task.scratch, places, a.gate.experts, hidden, inter, gate->activation, down->activation, &s);
+  carve(task.workspace->scratch(), places, a.gate.experts, hidden, inter, gate->activation, down->activation, &s);
   sort_by_expert(a, s, places);
   for_rows(team, places, hidden, [&](std::int64_t place, int) {
     const float* x = row_of(a.x, s.source[place] / a.top_k);
@@ -295,7 +295,7 @@ void CpuOps::moe_mlp(const MoeMlp& args, platform::Stream& stream) {
                                    args.gate.rows, gate.activation, down.activation, &s);
   QUIRE_CHECK(bytes <= workspace_.scratch_bytes(), "{} rows of top {} need {} bytes of {}", args.x.rows(),
               args.top_k, bytes, workspace_.scratch_bytes());
-  const MoeTask task{args, &products_, &math_, workspace_.scratch()};
+  const MoeTask task{args, &products_, &math_, &workspace_};
   platform::cpu::as_cpu(stream).enqueue([task](Team& team) { run_moe(task, team); });
 }
 

@@ -79,8 +79,14 @@ void ProductTable::add_floats(Isa isa) {
     add(p, tiles ? "ggml tiles" : "ggml dots", info_of(activation).name);
   };
   line(WeightFormat::f32, ActivationFormat::f32, k.f32, copy_f32, GGML_TYPE_F32);
-  line(WeightFormat::f16, ActivationFormat::f16, k.f16, from_16_bits<f16_to_f32>, GGML_TYPE_F16);
-  line(WeightFormat::bf16, ActivationFormat::bf16, k.bf16, from_16_bits<bf16_to_f32>, GGML_TYPE_BF16);
+  add_panels(WeightFormat::f16, math_->from_f16 ? math_->from_f16 : from_16_bits<f16_to_f32>);
+  add_panels(WeightFormat::bf16, math_->from_bf16);
+}
+
+void ProductTable::add_panels(WeightFormat format, Dequantise dequantise) {
+  Product p{format, ActivationFormat::f32, kernels_->f32, dequantise};
+  p.panels = true;
+  add(p, "dequantised panels, ggml f32", "f32");
 }
 
 void ProductTable::add_blocks(Isa isa) {
@@ -96,9 +102,10 @@ void ProductTable::add_blocks(Isa isa) {
   };
   using W = WeightFormat;
   using A = ActivationFormat;
-  line(W::q8_0, A::q8_0, k.dot_q8_0, from_blocks<block_q8_0, dequantize_row_q8_0>, GGML_TYPE_Q8_0);
-  line(W::q4_0, A::q8_0, k.dot_q4_0, from_blocks<block_q4_0, dequantize_row_q4_0>, GGML_TYPE_Q4_0);
-  line(W::q4_1, A::q8_1, k.dot_q4_1, from_blocks<block_q4_1, dequantize_row_q4_1>);
+  const RowMath& m = *math_;
+  add_panels(W::q8_0, m.from_q8_0 ? m.from_q8_0 : from_blocks<block_q8_0, dequantize_row_q8_0>);
+  add_panels(W::q4_0, m.from_q4_0 ? m.from_q4_0 : from_blocks<block_q4_0, dequantize_row_q4_0>);
+  add_panels(W::q4_1, m.from_q4_1 ? m.from_q4_1 : from_blocks<block_q4_1, dequantize_row_q4_1>);
   line(W::q5_0, A::q8_0, k.dot_q5_0, from_blocks<block_q5_0, dequantize_row_q5_0>);
   line(W::q5_1, A::q8_1, k.dot_q5_1, from_blocks<block_q5_1, dequantize_row_q5_1>);
   line(W::q2_k, A::q8_k, k.dot_q2_k, from_blocks<block_q2_K, dequantize_row_q2_K>);
@@ -154,9 +161,25 @@ void ProductTable::multiply_dots(const Product& product, const char* weight, std
 void ProductTable::multiply(const Product& product, const void* weight, std::int64_t row_bytes,
                             std::int64_t rows, std::int64_t cols, const void* activation,
                             std::int64_t activation_stride, std::int64_t count, float* y,
-                            std::int64_t y_stride) const {
+                            std::int64_t y_stride, float* panel) const {
   const char* w = static_cast<const char*>(weight);
   const char* x = static_cast<const char*>(activation);
+  if (!product.panels)
+    return multiply_packed(product, w, row_bytes, rows, cols, x, activation_stride, count, y, y_stride);
+  const Product& f32 = *find(WeightFormat::f32);
+  const std::int64_t height = panel_rows(cols);
+  for (std::int64_t i = 0; i < rows; i += height) {
+    const std::int64_t here = std::min(height, rows - i);
+    for (std::int64_t r = 0; r < here; ++r) product.dequantise(w + (i + r) * row_bytes, panel + r * cols, cols);
+    multiply_packed(f32, reinterpret_cast<const char*>(panel), cols * 4, here, cols, x, activation_stride, count,
+                    y + i, y_stride);
+  }
+}
+
+void ProductTable::multiply_packed(const Product& product, const char* w, std::int64_t row_bytes,
+                                   std::int64_t rows, std::int64_t cols, const char* x,
+                                   std::int64_t activation_stride, std::int64_t count, float* y,
+                                   std::int64_t y_stride) const {
   // Which rows are tiled follows from the weight's shape alone, never from the number of activation rows.
   std::int64_t tiled = 0;
   if (product.tiled_weight >= 0 && cols % product.tiled_cols == 0)

@@ -5,6 +5,7 @@
 // bits do not depend on the other rows (tested for every format, shape class and instruction set).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -32,7 +33,18 @@ struct Product {
   std::int64_t tiled_rows = 1;         // and the weight rows of one call
   std::int64_t elements_per_step = 1;  // leading dimensions are in blocks of so many elements
   bool tiled_single_row = false;  // one activation row goes through the tile too (its sums run otherwise)
+  // The weights are dequantised a panel of rows at a time, into the first cache level, and multiplied in
+  // float32: activations are never rounded.
+  bool panels = false;
 };
+
+// A panel: so many weight rows of `cols` values that they stay in the first cache level; a multiple of the
+// tile's four rows.
+inline constexpr std::int64_t kPanelRows = 16;
+inline constexpr std::int64_t kPanelBytes = 32 << 10;
+inline std::int64_t panel_rows(std::int64_t cols) {
+  return std::clamp<std::int64_t>(kPanelBytes / 4 / std::max<std::int64_t>(1, cols) / 4 * 4, 4, kPanelRows);
+}
 
 class ProductTable {
  public:
@@ -46,16 +58,21 @@ class ProductTable {
   void round_row(ActivationFormat format, const float* x, void* y, std::int64_t cols) const;
 
   // y[j * y_stride + i] = product of weight row i and activation row j, for i in [0, rows) and j in [0,
-  // count). Activation rows lie activation_stride bytes apart.
+  // count). Activation rows lie activation_stride bytes apart. `panel`: the thread's own memory for
+  // panel_rows(cols) * cols floats, aligned to 64 bytes.
   void multiply(const Product& product, const void* weight, std::int64_t row_bytes, std::int64_t rows,
                 std::int64_t cols, const void* activation, std::int64_t activation_stride, std::int64_t count,
-                float* y, std::int64_t y_stride) const;
+                float* y, std::int64_t y_stride, float* panel) const;
 
  private:
   static constexpr int kMaxFormats = 20;
   void add(const Product& product, std::string_view library, std::string_view activation);
+  void add_panels(WeightFormat format, Dequantise dequantise);
   void add_floats(platform::cpu::Isa isa);
   void add_blocks(platform::cpu::Isa isa);
+  void multiply_packed(const Product& product, const char* weight, std::int64_t row_bytes, std::int64_t rows,
+                       std::int64_t cols, const char* activation, std::int64_t activation_stride,
+                       std::int64_t count, float* y, std::int64_t y_stride) const;
   void multiply_dots(const Product& product, const char* weight, std::int64_t row_bytes, std::int64_t rows,
                      std::int64_t cols, const char* activation, std::int64_t activation_stride,
                      std::int64_t count, float* y, std::int64_t y_stride) const;

@@ -30,6 +30,13 @@ struct RowMath {
   // y = bf16 or f16 of x, rounded to nearest even; NaN stays NaN. to_f16 is null at the portable level.
   void (*to_bf16)(const float* x, std::uint16_t* y, std::int64_t n);
   void (*to_f16)(const float* x, std::uint16_t* y, std::int64_t n);
+  // y = the n values of packed weights, exactly. 4- and 8-bit blocks are ggml's of 32 values. from_f16 and
+  // the block formats are null at the portable level.
+  void (*from_bf16)(const void* x, float* y, std::int64_t n);
+  void (*from_f16)(const void* x, float* y, std::int64_t n);
+  void (*from_q8_0)(const void* x, float* y, std::int64_t n);
+  void (*from_q4_0)(const void* x, float* y, std::int64_t n);
+  void (*from_q4_1)(const void* x, float* y, std::int64_t n);
 };
 
 const RowMath& row_math(platform::cpu::Isa isa);

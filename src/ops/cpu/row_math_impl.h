@@ -243,9 +243,93 @@ void to_f16(const float* x, uint16_t* y, int64_t n) {
 constexpr void (*to_f16)(const float*, uint16_t*, int64_t) = nullptr;
 #endif
 
+// ---- packed weights to float32 ----
+
+void from_bf16(const void* x, float* y, int64_t n) {
+  typedef uint16_t HVec __attribute__((vector_size(2 * kLanes)));
+  const uint16_t* from = static_cast<const uint16_t*>(x);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    HVec half;
+    memcpy(&half, from + i, sizeof(half));
+    store(y + i, (Vec)(__builtin_convertvector(half, UVec) << 16));
+  }
+  for (; i < n; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(from[i]) << 16;
+    memcpy(y + i, &bits, sizeof(bits));
+  }
+}
+
+#if defined(__F16C__)
+inline float half_at(const char* p) {
+  uint16_t bits;
+  memcpy(&bits, p, sizeof(bits));
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+}
+
+void from_f16(const void* x, float* y, int64_t n) {
+  const char* from = static_cast<const char*>(x);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 2 * i))));
+  for (; i < n; ++i) y[i] = half_at(from + 2 * i);
+}
+
+// y[0..16) = scale * bytes + offset.
+template <bool kSigned>
+inline void spread16(__m128i bytes, float scale, float offset, float* y) {
+#if defined(__AVX512F__)
+  const __m512i wide = kSigned ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
+  store(y, (Vec)_mm512_cvtepi32_ps(wide) * splat(scale) + splat(offset));
+#else
+  const __m128i high = _mm_srli_si128(bytes, 8);
+  const __m256i wide0 = kSigned ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
+  const __m256i wide1 = kSigned ? _mm256_cvtepi8_epi32(high) : _mm256_cvtepu8_epi32(high);
+  store(y, (Vec)_mm256_cvtepi32_ps(wide0) * splat(scale) + splat(offset));
+  store(y + 8, (Vec)_mm256_cvtepi32_ps(wide1) * splat(scale) + splat(offset));
+#endif
+}
+
+void from_q8_0(const void* x, float* y, int64_t n) {
+  const char* block = static_cast<const char*>(x);
+  for (int64_t i = 0; i < n; i += 32, block += 34) {
+    const float scale = half_at(block);
+    spread16<true>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2)), scale, 0.0f, y + i);
+    spread16<true>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 18)), scale, 0.0f, y + i + 16);
+  }
+}
+
+// The low halves of 16 bytes are values 0..15 of a block, the high halves 16..31.
+inline void spread_nibbles(const char* packed, float scale, float offset, float* y) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(packed));
+  const __m128i low_mask = _mm_set1_epi8(15);
+  spread16<false>(_mm_and_si128(bytes, low_mask), scale, offset, y);
+  spread16<false>(_mm_and_si128(_mm_srli_epi16(bytes, 4), low_mask), scale, offset, y + 16);
+}
+
+void from_q4_0(const void* x, float* y, int64_t n) {
+  const char* block = static_cast<const char*>(x);
+  for (int64_t i = 0; i < n; i += 32, block += 18) {
+    const float scale = half_at(block);
+    spread_nibbles(block + 2, scale, -8.0f * scale, y + i);
+  }
+}
+
+void from_q4_1(const void* x, float* y, int64_t n) {
+  const char* block = static_cast<const char*>(x);
+  for (int64_t i = 0; i < n; i += 32, block += 20)
+    spread_nibbles(block + 4, half_at(block), half_at(block + 2), y + i);
+}
+#else
+// Null: ggml's own dequantisers and tensor/dtype.h do it.
+typedef void (*FromPacked)(const void*, float*, int64_t);
+constexpr FromPacked from_f16 = nullptr, from_q8_0 = nullptr, from_q4_0 = nullptr, from_q4_1 = nullptr;
+#endif
+
 }  // namespace
 
 extern const RowMath kRowMath = {rms_norm, silu,    gelu_tanh,   swiglu_clamp, softcap, add_scaled,
-                                 max,      sum_exp, exp_shifted, rotate_half,  to_bf16, to_f16};
+                                 max,      sum_exp, exp_shifted, rotate_half,  to_bf16, to_f16,
+                                 from_bf16, from_f16, from_q8_0, from_q4_0,    from_q4_1};
 
 }  // namespace quire::ops::cpu::QUIRE_LEVEL

@@ -39,10 +39,10 @@ class BlockPlan {
   std::int64_t weight_rows_ = 0, rows_ = 0, outs_ = 1, across_ = 0, down_ = 0;
 };
 
-// One block into y (its first element); bias is that of the whole weight.
+// One block into y (its first element); bias is that of the whole weight, `panel` the thread's own memory.
 void multiply_block(const ProductTable& products, const Product& product, const WeightView& weight,
                     const float* bias, const BlockPlan::Block& block, const char* activation,
-                    std::int64_t activation_stride, float* y, std::int64_t y_stride);
+                    std::int64_t activation_stride, float* y, std::int64_t y_stride, float* panel);
 
 // The product of this weight; a check that there is one and that rows are dense.
 const Product& checked_product(const ProductTable& products, const WeightView& weight);
