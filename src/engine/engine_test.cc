@@ -4,10 +4,8 @@
 
 #include "engine/golden_case.h"
 
-namespace quire::engine {
+namespace quire::engine::testing {
 namespace {
-
-using namespace testing;
 
 constexpr std::int64_t kLlamaKvBytes = 2 * 2 * 128 * 2;  // per token: layers, K and V, one head of 128, bf16
 
@@ -239,4 +237,4 @@ TEST_F(EngineTest, OptionsAreRefusedNotIgnored) {
 }
 
 }  // namespace
-}  // namespace quire::engine
+}  // namespace quire::engine::testing

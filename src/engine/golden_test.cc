@@ -3,15 +3,14 @@
 
 #include "engine/golden_case.h"
 
-namespace quire::engine {
+namespace quire::engine::testing {
 namespace {
 
-using namespace testing;
+constexpr float kGate = 2e-4f;     // of log-probabilities, float32
+constexpr float kNearTie = 5e-3f;  // of logit_std
 
-constexpr float kGate = 2e-4f;          // of log-probabilities, float32
-constexpr float kNearTie = 5e-3f;       // of logit_std
-
-void expect_scores(const Golden& golden, const GoldenCase& expected, const Answer& answer, const std::string& what) {
+void expect_scores(const Golden& golden, const GoldenCase& expected, const Answer& answer,
+                   const std::string& what) {
   ASSERT_EQ(answer.scored.size(), expected.tokens.size()) << what;
   float worst = 0.0f;
   for (std::size_t i = 0; i < answer.scored.size(); ++i) {
@@ -95,4 +94,4 @@ TEST(Golden, ReferenceRow) {
 }
 
 }  // namespace
-}  // namespace quire::engine
+}  // namespace quire::engine::testing

@@ -1,4 +1,5 @@
-// Memory: a steady decode step allocates nothing, windows hold a bounded number of pages, and the ledger is true.
+// Memory: a steady decode step allocates nothing, windows hold a bounded number of pages, and the ledger is
+// true.
 #include <unistd.h>
 
 #include <atomic>
@@ -23,10 +24,8 @@ std::atomic<std::int64_t> allocations{0};
 [[gnu::noinline]] void operator delete(void* data) noexcept { std::free(data); }
 [[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept { std::free(data); }
 
-namespace quire::engine {
+namespace quire::engine::testing {
 namespace {
-
-using namespace testing;
 
 std::string gemma() {
   const std::string root = quire::testing::golden_dir();
@@ -122,7 +121,8 @@ TEST(Memory, TheArenaBecomesPrivateWithUse) {
     if (l.owner == "KV arena") line = l.bytes;
   EXPECT_LE(line, 64 << 20);
   EXPECT_GT(line, 60 << 20);
-  // Private memory comes with use: what 8000 tokens of two groups keep, and buffers that a first long prompt touches.
+  // Private memory comes with use: what 8000 tokens of two groups keep, and buffers that a first long prompt
+  // touches.
   const std::int64_t before = smaps("Private_Dirty");
   run_all(*engine, {greedy_request(std::vector<std::int32_t>(8000, 1), 8)});
   const std::int64_t grown = smaps("Private_Dirty") - before;
@@ -131,4 +131,4 @@ TEST(Memory, TheArenaBecomesPrivateWithUse) {
 }
 
 }  // namespace
-}  // namespace quire::engine
+}  // namespace quire::engine::testing

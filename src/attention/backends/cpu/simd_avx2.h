@@ -1,5 +1,6 @@
 // 8 lanes with AVX2, FMA and F16C. Included inside an anonymous namespace (see kernel.inl), by the AVX-512
 // kernels too: there F8 stays the type whose lanes hold dims, so that both count the same chains.
+#pragma once
 
 using F8 = __m256;
 
