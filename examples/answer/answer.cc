@@ -1,7 +1,7 @@
 // The smallest program that uses the library: one chat answer, streamed.
 // usage: answer MODEL PROMPT
-#include <cstdio>
 #include <quire/session.h>
+#include <cstdio>
 #include <vector>
 
 int main(int argc, char** argv) {
@@ -9,7 +9,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: answer MODEL PROMPT\n");
     return 2;
   }
-  const quire::Result<std::unique_ptr<quire::Session>> opened = quire::Session::open(argv[1], quire::Options{});
+  const quire::Result<std::unique_ptr<quire::Session>> opened =
+      quire::Session::open(argv[1], quire::Options{});
   if (!opened.ok()) {
     std::fprintf(stderr, "%s\n", opened.error().message.c_str());
     return static_cast<int>(opened.error().code);

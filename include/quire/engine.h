@@ -19,12 +19,12 @@ namespace quire {
 
 // How the next token is drawn. Order: penalties, bias, temperature, top-k, top-p, min-p, draw.
 struct Sampling {
-  float temperature = 0.0f;          // 0: greedy, ties to the lower id
-  std::int32_t top_k = 0;            // 0: off
+  float temperature = 0.0f;  // 0: greedy, ties to the lower id
+  std::int32_t top_k = 0;    // 0: off
   float top_p = 1.0f;
   float min_p = 0.0f;
-  float repetition_penalty = 1.0f;   // over prompt and output
-  float frequency_penalty = 0.0f;    // over output
+  float repetition_penalty = 1.0f;  // over prompt and output
+  float frequency_penalty = 0.0f;   // over output
   float presence_penalty = 0.0f;
   std::vector<std::pair<std::int32_t, float>> logit_bias;
   std::uint64_t seed = 0;
@@ -33,20 +33,20 @@ struct Sampling {
 using RequestId = std::uint64_t;
 
 struct Request {
-  std::vector<std::int32_t> prompt;      // at least one token
-  std::int32_t max_tokens = 0;           // 0: as many as the context allows
+  std::vector<std::int32_t> prompt;  // at least one token
+  std::int32_t max_tokens = 0;       // 0: as many as the context allows
   Sampling sampling;
-  std::vector<std::int32_t> stop_tokens; // end the answer; not part of it. Usually the model's end tokens
-  std::uint64_t sequence_index = 0;      // keys the random draw together with the seed
+  std::vector<std::int32_t> stop_tokens;  // end the answer; not part of it. Usually the model's end tokens
+  std::uint64_t sequence_index = 0;       // keys the random draw together with the seed
   // Scoring: log-probabilities of the prompt instead of an answer (max_tokens is ignored).
   bool score = false;
-  std::int32_t score_top = 0;            // most likely tokens to report per position
+  std::int32_t score_top = 0;  // most likely tokens to report per position
 };
 
 enum class Finish : std::uint8_t { none, stop, length, context, cancelled };
 
-struct Scored {                          // of the distribution after prompt token i
-  float logprob = 0.0f;                  // of prompt token i + 1; NaN for the last
+struct Scored {          // of the distribution after prompt token i
+  float logprob = 0.0f;  // of prompt token i + 1; NaN for the last
   std::int32_t argmax = 0;
   std::vector<std::pair<std::int32_t, float>> top;
 };
@@ -54,25 +54,25 @@ struct Scored {                          // of the distribution after prompt tok
 // What one step made known about one request.
 struct Output {
   RequestId id = 0;
-  std::vector<std::int32_t> tokens;      // new tokens, in order
-  std::vector<Scored> scored;            // new scored positions, in order
+  std::vector<std::int32_t> tokens;  // new tokens, in order
+  std::vector<Scored> scored;        // new scored positions, in order
   Finish finish = Finish::none;
-  std::int32_t prompt_tokens = 0;        // with finish: totals
+  std::int32_t prompt_tokens = 0;  // with finish: totals
   std::int32_t completion_tokens = 0;
   std::int32_t cached_tokens = 0;
-  double first_token_s = 0.0;            // with finish: since submit
+  double first_token_s = 0.0;  // with finish: since submit
   double finish_s = 0.0;
 };
 
 struct LedgerLine {
   std::string owner;
   std::int64_t bytes = 0;
-  bool mapped = false;                   // file pages, shared and reclaimable
+  bool mapped = false;  // file pages, shared and reclaimable
 };
 
 struct CallInfo {
-  std::string call;                      // "full.decode"
-  std::string backend;                   // "cpu"
+  std::string call;     // "full.decode"
+  std::string backend;  // "cpu"
 };
 
 struct EngineInfo {
@@ -84,23 +84,23 @@ struct EngineInfo {
   std::int64_t kv_capacity_tokens = 0;
   std::string determinism;
   std::vector<CallInfo> calls;
-  std::vector<LedgerLine> ledger;        // before the first token: every byte has an owner
-  std::vector<std::string> notes;        // "bf16 weights are expanded to f32 ..."
-  std::vector<std::string> trace;        // why each decision of resolve() fell as it did
+  std::vector<LedgerLine> ledger;  // before the first token: every byte has an owner
+  std::vector<std::string> notes;  // "bf16 weights are expanded to f32 ..."
+  std::vector<std::string> trace;  // why each decision of resolve() fell as it did
   double load_s = 0.0;
 };
 
 // Live counts, for reports and tests.
 struct EngineStats {
   std::int64_t steps = 0;
-  std::int64_t replayed_steps = 0;       // decode steps that ran a recorded graph
-  std::int64_t prompt_tokens = 0;        // computed
+  std::int64_t replayed_steps = 0;  // decode steps that ran a recorded graph
+  std::int64_t prompt_tokens = 0;   // computed
   std::int64_t output_tokens = 0;
   std::int64_t retractions = 0;
-  std::vector<std::int64_t> pages_in_use;     // per KV group
-  std::vector<std::int64_t> pages_peak;       // per KV group
+  std::vector<std::int64_t> pages_in_use;  // per KV group
+  std::vector<std::int64_t> pages_peak;    // per KV group
   double device_busy_s = 0.0;
-  double host_step_s = 0.0;              // scheduler, tables, upload, commit
+  double host_step_s = 0.0;  // scheduler, tables, upload, commit
 };
 
 class Engine {
@@ -115,7 +115,8 @@ class Engine {
   virtual void cancel(RequestId id) = 0;
   // Runs one step and appends what became known. False when there is nothing to do.
   virtual bool step(std::vector<Output>& outputs) = 0;
-  // Clears `outputs` and keeps their memory for the next steps: with it a steady decode step allocates nothing.
+  // Clears `outputs` and keeps their memory for the next steps: with it a steady decode step allocates
+  // nothing.
   virtual void recycle(std::vector<Output>& outputs);
   // The conservation checker's findings; empty when every page, slot and count has its owner. At idle it also
   // proves that everything was given back.

@@ -10,26 +10,26 @@
 namespace quire {
 
 struct Options {
-  std::string device = "cpu";                     // cpu | cuda[:N]
-  std::string attention_backend;                  // a row of `quire backends`; empty: free
+  std::string device = "cpu";     // cpu | cuda[:N]
+  std::string attention_backend;  // a row of `quire backends`; empty: free
   std::string prefill_attention_backend;
   std::string decode_attention_backend;
   std::vector<std::pair<std::string, std::string>> attention;  // CALL=NAME, e.g. {"full.decode", "reference"}
-  std::int32_t page_size = 0;                     // tokens, 1..256; 0: auto
-  std::string page_order;                         // page_first | layer_first; empty: the platform's default
-  std::string dtype = "auto";                     // compute type: auto | f32 | bf16 | f16
-  std::string kv_dtype = "auto";                  // auto (bf16) | f32 | bf16 | f16 | fp8_e4m3
-  std::int64_t kv_memory_bytes = 0;               // 0: auto
-  float kv_scale = 0.0f;                          // fp8 KV: one scale for all; 0: per token and head
-  std::int32_t max_running = 0;                   // sequences decoding together; 0: auto
-  std::int32_t max_context = 0;                   // tokens of prompt and output; 0: the model's
-  std::int32_t chunk_tokens = 0;                  // most prompt tokens of one step; 0: auto
-  std::string prefix_cache;                       // on | off; empty: off until the tree exists ("on" is refused)
-  std::string deterministic;                      // none | run_to_run | batch_invariant | schedule_invariant
-  std::int32_t threads = 0;                       // compute threads; 0: the cores we may use
-  std::string load_format = "auto";               // auto | dummy
-  bool graphs = true;                             // replay recorded decode steps
-  bool overlap = true;                            // plan step n + 1 while step n runs
+  std::int32_t page_size = 0;                                  // tokens, 1..256; 0: auto
+  std::string page_order;            // page_first | layer_first; empty: the platform's default
+  std::string dtype = "auto";        // compute type: auto | f32 | bf16 | f16
+  std::string kv_dtype = "auto";     // auto (bf16) | f32 | bf16 | f16 | fp8_e4m3
+  std::int64_t kv_memory_bytes = 0;  // 0: auto
+  float kv_scale = 0.0f;             // fp8 KV: one scale for all; 0: per token and head
+  std::int32_t max_running = 0;      // sequences decoding together; 0: auto
+  std::int32_t max_context = 0;      // tokens of prompt and output; 0: the model's
+  std::int32_t chunk_tokens = 0;     // most prompt tokens of one step; 0: auto
+  std::string prefix_cache;          // on | off; empty: off until the tree exists ("on" is refused)
+  std::string deterministic;         // none | run_to_run | batch_invariant | schedule_invariant
+  std::int32_t threads = 0;          // compute threads; 0: the cores we may use
+  std::string load_format = "auto";  // auto | dummy
+  bool graphs = true;                // replay recorded decode steps
+  bool overlap = true;               // plan step n + 1 while step n runs
 };
 
 }  // namespace quire

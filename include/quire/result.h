@@ -14,9 +14,9 @@
 namespace quire {
 
 enum class Code : int {
-  bad_input = 2,      // the user or a file asks for what cannot be
-  no_resources = 3,   // legal, but memory, pages or another limit does not allow it here
-  internal = 70,      // ours; used where a check would lose other requests
+  bad_input = 2,     // the user or a file asks for what cannot be
+  no_resources = 3,  // legal, but memory, pages or another limit does not allow it here
+  internal = 70,     // ours; used where a check would lose other requests
 };
 
 struct Error {

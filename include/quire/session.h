@@ -15,7 +15,7 @@
 namespace quire {
 
 struct Message {
-  std::string role;      // system | user | assistant | tool
+  std::string role;  // system | user | assistant | tool
   std::string content;
 };
 
@@ -27,26 +27,26 @@ struct GenerationDefaults {
 };
 
 struct TextRequest {
-  std::string text;                      // the prompt, or
-  std::vector<std::int32_t> ids;         // its tokens (used when not empty), or
-  std::vector<Message> messages;         // a conversation for the chat template (used when not empty)
-  bool add_special_tokens = true;        // for text: the tokenizer's own (BOS)
+  std::string text;                // the prompt, or
+  std::vector<std::int32_t> ids;   // its tokens (used when not empty), or
+  std::vector<Message> messages;   // a conversation for the chat template (used when not empty)
+  bool add_special_tokens = true;  // for text: the tokenizer's own (BOS)
   std::int32_t max_tokens = 0;
   Sampling sampling;
-  std::vector<std::string> stop;         // stop strings; not part of the answer
+  std::vector<std::string> stop;  // stop strings; not part of the answer
   bool ignore_eos = false;
   std::uint64_t sequence_index = 0;
 };
 
 struct TextOutput {
   RequestId id = 0;
-  std::string text;                      // the increment: whole characters, never part of a stop string
-  std::vector<std::int32_t> tokens;      // the increment
+  std::string text;                  // the increment: whole characters, never part of a stop string
+  std::vector<std::int32_t> tokens;  // the increment
   Finish finish = Finish::none;
-  std::int32_t prompt_tokens = 0;        // with finish
+  std::int32_t prompt_tokens = 0;  // with finish
   std::int32_t completion_tokens = 0;
   std::int32_t cached_tokens = 0;
-  double first_token_s = 0.0;            // since submit
+  double first_token_s = 0.0;  // since submit
   double finish_s = 0.0;
 };
 
@@ -61,8 +61,10 @@ class Session {
   virtual void cancel(RequestId id) = 0;
   virtual bool step(std::vector<TextOutput>& outputs) = 0;
 
-  virtual Result<std::vector<std::int32_t>> tokenize(std::string_view text, bool add_special_tokens) const = 0;
-  virtual Result<std::string> detokenize(const std::vector<std::int32_t>& ids, bool skip_special_tokens) const = 0;
+  virtual Result<std::vector<std::int32_t>> tokenize(std::string_view text,
+                                                     bool add_special_tokens) const = 0;
+  virtual Result<std::string> detokenize(const std::vector<std::int32_t>& ids,
+                                         bool skip_special_tokens) const = 0;
   // The conversation through the model's chat template, with the opening of the answer.
   virtual Result<std::string> render(const std::vector<Message>& messages) const = 0;
 };

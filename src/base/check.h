@@ -20,7 +20,7 @@ void set_crash_note(CrashNote note);
 }  // namespace quire
 
 // QUIRE_CHECK(a < b, "a={} b={}", a, b): the format and its values are required; say what was seen.
-#define QUIRE_CHECK(condition, ...)                                                                   \
-  (__builtin_expect(static_cast<bool>(condition), 1)                                                  \
-       ? static_cast<void>(0)                                                                         \
+#define QUIRE_CHECK(condition, ...)                  \
+  (__builtin_expect(static_cast<bool>(condition), 1) \
+       ? static_cast<void>(0)                        \
        : ::quire::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)))

@@ -13,10 +13,10 @@ struct StrongId {
   friend auto operator<=>(const StrongId&, const StrongId&) = default;
 };
 
-using PageId = StrongId<struct PageTag>;      // a page of one KV group; page 0 is reserved (kv/)
-using SequenceId = StrongId<struct SeqTag>;   // one running or waiting sequence, never reused
-using SlotId = StrongId<struct SlotTag>;      // a row of the device-side sequence state; slot 0 is padding
-using GroupId = StrongId<struct GroupTag>;    // a KV group of the model, 0..groups-1
+using PageId = StrongId<struct PageTag>;     // a page of one KV group; page 0 is reserved (kv/)
+using SequenceId = StrongId<struct SeqTag>;  // one running or waiting sequence, never reused
+using SlotId = StrongId<struct SlotTag>;     // a row of the device-side sequence state; slot 0 is padding
+using GroupId = StrongId<struct GroupTag>;   // a KV group of the model, 0..groups-1
 
 inline constexpr PageId kPaddingPage{0};
 inline constexpr SlotId kPaddingSlot{0};

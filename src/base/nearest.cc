@@ -29,7 +29,8 @@ std::vector<std::string_view> nearest(std::string_view name, std::span<const std
     const int longest = static_cast<int>(std::max(name.size(), candidate.size()));
     if (2 * distance <= longest) ranked.emplace_back(distance, candidate);
   }
-  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string_view> best;
   for (const auto& [distance, candidate] : ranked) {
     if (best.size() < 2) best.push_back(candidate);
@@ -41,7 +42,8 @@ std::string did_you_mean(std::string_view name, std::span<const std::string_view
   const std::vector<std::string_view> close = nearest(name, candidates);
   const bool found = !close.empty();
   std::string text = found ? " (did you mean " : " (legal: ";
-  const std::span<const std::string_view> list = found ? std::span<const std::string_view>(close) : candidates;
+  const std::span<const std::string_view> list =
+      found ? std::span<const std::string_view>(close) : candidates;
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (i > 0) text += found ? " or " : ", ";
     text += list[i];

@@ -18,11 +18,16 @@ double decode_tokens_s(const TextOutput& end) {
 
 std::string_view finish_reason(Finish finish) {
   switch (finish) {
-    case Finish::stop: return "stop";
-    case Finish::length: return "length";
-    case Finish::context: return "context";
-    case Finish::cancelled: return "cancelled";
-    case Finish::none: return "none";
+    case Finish::stop:
+      return "stop";
+    case Finish::length:
+      return "length";
+    case Finish::context:
+      return "context";
+    case Finish::cancelled:
+      return "cancelled";
+    case Finish::none:
+      return "none";
   }
   return "none";
 }
@@ -48,11 +53,14 @@ nlohmann::ordered_json to_json(const AnswerReport& report, const EngineInfo& inf
 
 std::string figures(const TextOutput& end, const EngineInfo& info) {
   std::string calls;
-  for (const CallInfo& call : info.calls) calls += fmt::format("{}{}={}", calls.empty() ? "" : " ", call.call, call.backend);
-  return fmt::format("[{} | page {} | prompt {} tokens, {:.1f} tok/s | answer {} tokens, {:.1f} tok/s | loaded in {:.2f} s | "
-                     "peak memory {:.0f} MB]",
-                     calls, info.page_size, end.prompt_tokens, prefill_tokens_s(end), end.completion_tokens,
-                     decode_tokens_s(end), info.load_s, static_cast<double>(peak_rss_bytes()) / 1e6);
+  for (const CallInfo& call : info.calls)
+    calls += fmt::format("{}{}={}", calls.empty() ? "" : " ", call.call, call.backend);
+  return fmt::format(
+      "[{} | page {} | prompt {} tokens, {:.1f} tok/s | answer {} tokens, {:.1f} tok/s | loaded in {:.2f} s "
+      "| "
+      "peak memory {:.0f} MB]",
+      calls, info.page_size, end.prompt_tokens, prefill_tokens_s(end), end.completion_tokens,
+      decode_tokens_s(end), info.load_s, static_cast<double>(peak_rss_bytes()) / 1e6);
 }
 
 }  // namespace quire::cli

@@ -43,7 +43,9 @@ Status set_part(std::string_view key, std::string_view value, attention::bench::
   } else {
     return bad_input(fmt::format("--shape: unknown part '{}'{}", key, did_you_mean(key, kKeys)));
   }
-  return fine ? Status() : Status(bad_input(fmt::format("--shape: {}={} is not a number of 1 or more (or a pair of them)", key, value)));
+  return fine ? Status()
+              : Status(bad_input(fmt::format(
+                    "--shape: {}={} is not a number of 1 or more (or a pair of them)", key, value)));
 }
 
 }  // namespace
@@ -55,13 +57,16 @@ Result<attention::bench::Shape> parse_bench_shape(const std::string& text) {
     const std::string_view part = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), part.size() + 1));
     const std::size_t equals = part.find('=');
-    if (equals == std::string_view::npos) return bad_input(fmt::format("--shape: '{}' is not key=value, as in batch=8", part));
+    if (equals == std::string_view::npos)
+      return bad_input(fmt::format("--shape: '{}' is not key=value, as in batch=8", part));
     QUIRE_TRY_STATUS(set_part(part.substr(0, equals), part.substr(equals + 1), &shape));
   }
   if (shape.q_heads % shape.kv_heads != 0) {
-    return bad_input(fmt::format("--shape: {} query heads are no multiple of {} KV heads", shape.q_heads, shape.kv_heads));
+    return bad_input(
+        fmt::format("--shape: {} query heads are no multiple of {} KV heads", shape.q_heads, shape.kv_heads));
   }
-  if (shape.q_len > shape.context) return bad_input(fmt::format("--shape: q={} is over ctx={}", shape.q_len, shape.context));
+  if (shape.q_len > shape.context)
+    return bad_input(fmt::format("--shape: q={} is over ctx={}", shape.q_len, shape.context));
   shape.latent = shape.kv_heads == 1 && shape.qk_dim == 576 && shape.v_dim == 512;
   return shape;
 }

@@ -33,7 +33,8 @@ Result<platform::DeviceInfo> describe_device(const Options& options) {
     int arch = 0;
     const std::string digits = options.device.substr(2);
     if (digits.empty() || digits.size() > 3 || digits.find_first_not_of("0123456789") != std::string::npos) {
-      return bad_input(fmt::format("--device {}: not a device; give cpu, cuda, cuda:N or an architecture as in sm90", options.device));
+      return bad_input(fmt::format(
+          "--device {}: not a device; give cpu, cuda, cuda:N or an architecture as in sm90", options.device));
     }
     arch = std::stoi(digits);
     return platform::DeviceInfo{.kind = platform::Kind::cuda, .arch = arch, .name = options.device};
@@ -67,12 +68,9 @@ Json call_to_json(const attention::Pick& pick) {
                        {"reason", refusal.reason.text},
                        {"fix", refusal.reason.fix}});
   }
-  return {{"call", pick.call.name},
-          {"group", pick.call.group},
-          {"layers", pick.call.layers},
-          {"problem", problem_to_json(pick.call.problem)},
-          {"choice", pick.backend->name},
-          {"refused", refused}};
+  return {{"call", pick.call.name},       {"group", pick.call.group},
+          {"layers", pick.call.layers},   {"problem", problem_to_json(pick.call.problem)},
+          {"choice", pick.backend->name}, {"refused", refused}};
 }
 
 void print_calls(const engine::EngineSpec& spec) {
@@ -125,7 +123,8 @@ Status backends(const BackendsFlags& flags) {
 
 Command make_backends(CLI::App& root) {
   auto flags = std::make_shared<BackendsFlags>();
-  CLI::App* app = root.add_subcommand("backends", "the matrix of attention backends; with a model, what it would use and why");
+  CLI::App* app = root.add_subcommand(
+      "backends", "the matrix of attention backends; with a model, what it would use and why");
   app->add_option("MODEL", flags->model, "a model (its config.json is enough)");
   app->add_flag("--json", flags->json, "print one JSON object");
   app->add_flag("--markdown", flags->markdown, "print the matrix as the table of the docs");

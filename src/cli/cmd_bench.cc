@@ -32,7 +32,10 @@ Result<std::unique_ptr<platform::Device>> open_device(const Options& options) {
 }
 
 Json machine_to_json(const platform::DeviceInfo& info) {
-  return {{"platform", to_string(info.kind)}, {"name", info.name}, {"cores", info.cores}, {"memory_bytes", info.memory_bytes}};
+  return {{"platform", to_string(info.kind)},
+          {"name", info.name},
+          {"cores", info.cores},
+          {"memory_bytes", info.memory_bytes}};
 }
 
 Json ceilings_to_json(const bench::Ceilings& ceilings) {
@@ -49,7 +52,8 @@ Json ceilings_to_json(const bench::Ceilings& ceilings) {
 }
 
 void print_ceilings(const platform::DeviceInfo& info, const bench::Ceilings& c) {
-  fmt::print("{}, {} threads\nread {:.1f} GB/s, copy {:.1f} GB/s", info.name, c.threads, c.read_bytes_s / 1e9, c.copy_bytes_s / 1e9);
+  fmt::print("{}, {} threads\nread {:.1f} GB/s, copy {:.1f} GB/s", info.name, c.threads, c.read_bytes_s / 1e9,
+             c.copy_bytes_s / 1e9);
   for (const auto& [type, rate] : c.matmul_flop_s) fmt::print(", matmul {} {:.0f} GFLOP/s", type, rate / 1e9);
   fmt::print(", launch {:.1f} us, graph node {:.2f} us\n", c.launch_us, c.graph_node_us);
 }
@@ -58,7 +62,9 @@ Status device(const DeviceFlags& flags) {
   QUIRE_TRY(device, open_device(flags.options));
   QUIRE_TRY(ceilings, bench::bench_device(*device, {}));
   if (flags.json) {
-    fmt::print("{}\n", Json{{"machine", machine_to_json(device->info())}, {"ceilings", ceilings_to_json(ceilings)}}.dump());
+    fmt::print(
+        "{}\n",
+        Json{{"machine", machine_to_json(device->info())}, {"ceilings", ceilings_to_json(ceilings)}}.dump());
   } else {
     print_ceilings(device->info(), ceilings);
   }
@@ -71,7 +77,8 @@ struct AttentionFlags : DeviceFlags {
   std::vector<int> page_sizes;
 };
 
-Result<std::vector<bench::CellSpec>> cells_of(const AttentionFlags& flags, std::span<const attention::Backend> table) {
+Result<std::vector<bench::CellSpec>> cells_of(const AttentionFlags& flags,
+                                              std::span<const attention::Backend> table) {
   const std::vector<std::string> shapes = flags.shapes.empty() ? default_bench_shapes() : flags.shapes;
   const std::vector<int> pages = flags.page_sizes.empty() ? std::vector<int>{64} : flags.page_sizes;
   QUIRE_TRY(format, bench_kv_format(flags.options.kv_dtype));
@@ -91,7 +98,8 @@ Result<std::vector<bench::CellSpec>> cells_of(const AttentionFlags& flags, std::
       }
     }
   }
-  if (cells.empty()) return bad_input(fmt::format("--backend {}: no such row; `quire backends` lists them", flags.backend));
+  if (cells.empty())
+    return bad_input(fmt::format("--backend {}: no such row; `quire backends` lists them", flags.backend));
   return cells;
 }
 
@@ -100,8 +108,9 @@ Json cell_to_json(const bench::AttentionCell& cell) {
   Json json;
   json["backend"] = cell.spec.backend;
   json["call"] = cell.call;
-  json["shape"] = {{"q_heads", s.q_heads}, {"kv_heads", s.kv_heads}, {"qk_dim", s.qk_dim}, {"v_dim", s.v_dim},
-                   {"batch", s.batch}, {"context", s.context}, {"q_len", s.q_len}, {"latent", s.latent}};
+  json["shape"] = {{"q_heads", s.q_heads}, {"kv_heads", s.kv_heads}, {"qk_dim", s.qk_dim},
+                   {"v_dim", s.v_dim},     {"batch", s.batch},       {"context", s.context},
+                   {"q_len", s.q_len},     {"latent", s.latent}};
   json["page_size"] = cell.spec.page_size;
   json["kv_dtype"] = cell.kv_dtype;
   json["us"] = cell.us;
@@ -121,7 +130,8 @@ Status attention_bench(const AttentionFlags& flags) {
   QUIRE_TRY(specs, cells_of(flags, table));
   QUIRE_TRY(report, bench::bench_attention(*device, table, specs, {}));
   bool fine = true;
-  for (const bench::AttentionCell& cell : report.cells) fine &= cell.refused.empty() ? cell.check_error <= cell.check_gate : true;
+  for (const bench::AttentionCell& cell : report.cells)
+    fine &= cell.refused.empty() ? cell.check_error <= cell.check_gate : true;
   if (flags.json) {
     Json json{{"machine", machine_to_json(device->info())}, {"ceilings", ceilings_to_json(report.ceilings)}};
     json["cells"] = Json::array();
@@ -132,15 +142,18 @@ Status attention_bench(const AttentionFlags& flags) {
   print_ceilings(device->info(), report.ceilings);
   for (const bench::AttentionCell& cell : report.cells) {
     const bench::Shape& s = cell.spec.shape;
-    fmt::print("{:<10} {:<7} {:>3}/{:<3} dim {:>3}/{:<3} batch {:>3} ctx {:>6} q {:>4} page {:>3} {:<12} ", cell.spec.backend, cell.call,
-               s.q_heads, s.kv_heads, s.qk_dim, s.v_dim, s.batch, s.context, s.q_len, cell.spec.page_size, cell.kv_dtype);
+    fmt::print("{:<10} {:<7} {:>3}/{:<3} dim {:>3}/{:<3} batch {:>3} ctx {:>6} q {:>4} page {:>3} {:<12} ",
+               cell.spec.backend, cell.call, s.q_heads, s.kv_heads, s.qk_dim, s.v_dim, s.batch, s.context,
+               s.q_len, cell.spec.page_size, cell.kv_dtype);
     if (!cell.refused.empty()) {
       fmt::print("refused: {}\n", cell.refused);
       continue;
     }
-    fmt::print("{:>10.1f} us ({:.1f}..{:.1f})  {:>6.1f} GB/s  {:>7.1f} GFLOP/s  {:>3.0f} % of the ceiling  error {:.1e} of {:.1e}\n",
-               cell.us, cell.us_min, cell.us_max, cell.bytes_s / 1e9, cell.flop_s / 1e9, 100 * cell.fraction, cell.check_error,
-               cell.check_gate);
+    fmt::print(
+        "{:>10.1f} us ({:.1f}..{:.1f})  {:>6.1f} GB/s  {:>7.1f} GFLOP/s  {:>3.0f} % of the ceiling  error "
+        "{:.1e} of {:.1e}\n",
+        cell.us, cell.us_min, cell.us_max, cell.bytes_s / 1e9, cell.flop_s / 1e9, 100 * cell.fraction,
+        cell.check_error, cell.check_gate);
   }
   return fine ? Status() : Status(check_failed_error());
 }
@@ -172,13 +185,19 @@ Status step(const StepFlags& flags) {
   Json json{{"machine", machine_to_json(info)}, {"ceilings", ceilings_to_json(ceilings)}};
   json["steps"] = Json::array();
   for (const engine::BenchStepCell& cell : cells) {
-    json["steps"].push_back({{"batch", cell.batch}, {"context", cell.context}, {"ms", cell.ms},
-                             {"tokens_s", cell.tokens_s}, {"fraction", cell.fraction},
-                             {"host_us", cell.host_us}, {"gpu_idle_fraction", cell.gpu_idle_fraction}});
+    json["steps"].push_back({{"batch", cell.batch},
+                             {"context", cell.context},
+                             {"ms", cell.ms},
+                             {"tokens_s", cell.tokens_s},
+                             {"fraction", cell.fraction},
+                             {"host_us", cell.host_us},
+                             {"gpu_idle_fraction", cell.gpu_idle_fraction}});
     if (flags.json) continue;
-    fmt::print("batch {:>4}  context {:>6}  {:>8.2f} ms  {:>8.1f} tok/s  {:>3.0f} % of reading weights and KV  host {:.0f} us  idle {:.1f} %\n",
-               cell.batch, cell.context, cell.ms, cell.tokens_s, 100 * cell.fraction, cell.host_us,
-               100 * cell.gpu_idle_fraction);
+    fmt::print(
+        "batch {:>4}  context {:>6}  {:>8.2f} ms  {:>8.1f} tok/s  {:>3.0f} % of reading weights and KV  host "
+        "{:.0f} us  idle {:.1f} %\n",
+        cell.batch, cell.context, cell.ms, cell.tokens_s, 100 * cell.fraction, cell.host_us,
+        100 * cell.gpu_idle_fraction);
   }
   if (flags.json) fmt::print("{}\n", json.dump());
   return {};
@@ -191,18 +210,22 @@ std::vector<Command> make_bench(CLI::App& root) {
   group->require_subcommand(1);
 
   auto of_device = std::make_shared<DeviceFlags>();
-  CLI::App* device_app = group->add_subcommand("device", "the ceilings of this machine: read, copy, matmul, launch");
+  CLI::App* device_app =
+      group->add_subcommand("device", "the ceilings of this machine: read, copy, matmul, launch");
   device_app->add_flag("--json", of_device->json, "print one JSON object");
   add_engine_settings(*of_device->settings, &of_device->options);
   of_device->settings->attach(*device_app);
 
   auto of_attention = std::make_shared<AttentionFlags>();
   CLI::App* attention_app = group->add_subcommand("attention", "check, then time backends on given shapes");
-  attention_app->add_option("--backend", of_attention->backend, "a row, or all (but the oracle)")->capture_default_str();
-  attention_app->add_option("--shape", of_attention->shapes,
-                            "heads=32/8,dim=128,batch=1,ctx=8192,q=1 (dim=192/128, dim=576/512 is latent); may repeat")
+  attention_app->add_option("--backend", of_attention->backend, "a row, or all (but the oracle)")
+      ->capture_default_str();
+  attention_app
+      ->add_option("--shape", of_attention->shapes,
+                   "heads=32/8,dim=128,batch=1,ctx=8192,q=1 (dim=192/128, dim=576/512 is latent); may repeat")
       ->allow_extra_args(false);
-  attention_app->add_option("--page-sizes", of_attention->page_sizes, "one or more page sizes: 1,16,64")->delimiter(',');
+  attention_app->add_option("--page-sizes", of_attention->page_sizes, "one or more page sizes: 1,16,64")
+      ->delimiter(',');
   attention_app->add_flag("--json", of_attention->json, "print one JSON object");
   add_engine_settings(*of_attention->settings, &of_attention->options);
   of_attention->settings->attach(*attention_app);
@@ -212,15 +235,19 @@ std::vector<Command> make_bench(CLI::App& root) {
   step_app->add_option("MODEL", of_step->model, "a Hugging Face folder or a .gguf file")->required();
   step_app->add_option("--batch", of_step->batches, "batch sizes: 1,8")->delimiter(',');
   step_app->add_option("--context", of_step->contexts, "contexts in tokens: 128,4096")->delimiter(',');
-  step_app->add_option("--steps", of_step->steps, "steps measured; the median is reported")->capture_default_str()->check(CLI::Range(1, 4096));
+  step_app->add_option("--steps", of_step->steps, "steps measured; the median is reported")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
   step_app->add_flag("--json", of_step->json, "print one JSON object");
   add_engine_settings(*of_step->settings, &of_step->options);
   of_step->settings->attach(*step_app);
 
   return {{device_app, of_device->settings, [of_device] { return device(*of_device); }},
-          {attention_app, of_attention->settings, [of_attention] {
+          {attention_app, of_attention->settings,
+           [of_attention] {
              AttentionFlags flags = *of_attention;
-             if (flags.page_sizes.empty() && flags.options.page_size > 0) flags.page_sizes = {flags.options.page_size};
+             if (flags.page_sizes.empty() && flags.options.page_size > 0)
+               flags.page_sizes = {flags.options.page_size};
              return attention_bench(flags);
            }},
           {step_app, of_step->settings, [of_step] { return step(*of_step); }}};

@@ -50,7 +50,8 @@ std::optional<std::string> read_input() {
 Status save(const std::vector<Message>& messages, const std::string& path) {
   std::ofstream output(path);
   nlohmann::ordered_json array = nlohmann::ordered_json::array();
-  for (const Message& message : messages) array.push_back({{"role", message.role}, {"content", message.content}});
+  for (const Message& message : messages)
+    array.push_back({{"role", message.role}, {"content", message.content}});
   output << array.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n";
   if (!output.flush()) return bad_input(fmt::format("{}: cannot be written", path));
   return {};
@@ -97,7 +98,8 @@ bool command(const std::string& line, const Chat& chat, std::vector<Message>* me
     fmt::print("conversation cleared\n");
   } else if (line.rfind("/save ", 0) == 0) {
     const Status status = save(*messages, line.substr(6));
-    fmt::print("{}\n", status.ok() ? fmt::format("{} messages saved", messages->size()) : status.error().message);
+    fmt::print("{}\n",
+               status.ok() ? fmt::format("{} messages saved", messages->size()) : status.error().message);
   } else {
     fmt::print("commands: /reset, /save FILE, /quit; Ctrl-C stops an answer\n");
   }
@@ -132,7 +134,8 @@ Status run_chat(const Chat& chat) {
 
 Command make_chat(CLI::App& root) {
   auto chat = std::make_shared<Chat>();
-  CLI::App* app = root.add_subcommand("chat", "talk with the model (/reset, /save FILE, Ctrl-C stops an answer)");
+  CLI::App* app =
+      root.add_subcommand("chat", "talk with the model (/reset, /save FILE, Ctrl-C stops an answer)");
   app->add_option("MODEL", chat->model, "a Hugging Face folder or a .gguf file")->required();
   app->add_option("--system", chat->system, "system message");
   add_engine_settings(*chat->settings, &chat->options);

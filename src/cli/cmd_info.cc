@@ -56,7 +56,8 @@ void print(const engine::EngineSurvey& survey) {
   }
   for (const std::string& note : survey.notes) fmt::print("note: {}\n", note);
   fmt::print("{}", engine::to_string(survey.ledger));
-  fmt::print("one sequence may hold {} tokens of KV; pages of {} tokens\n", survey.kv.capacity_tokens, survey.spec.page_size());
+  fmt::print("one sequence may hold {} tokens of KV; pages of {} tokens\n", survey.kv.capacity_tokens,
+             survey.spec.page_size());
 }
 
 Status info(const InfoFlags& flags) {
@@ -73,8 +74,10 @@ Status info(const InfoFlags& flags) {
 
 Command make_info(CLI::App& root) {
   auto flags = std::make_shared<InfoFlags>();
-  CLI::App* app = root.add_subcommand("info", "architecture, KV groups, sizes, and the memory ledger for the given limits");
-  app->add_option("MODEL", flags->model, "a Hugging Face folder (config.json is enough) or a .gguf file")->required();
+  CLI::App* app = root.add_subcommand(
+      "info", "architecture, KV groups, sizes, and the memory ledger for the given limits");
+  app->add_option("MODEL", flags->model, "a Hugging Face folder (config.json is enough) or a .gguf file")
+      ->required();
   app->add_flag("--json", flags->json, "print one JSON object");
   add_engine_settings(*flags->settings, &flags->options);
   flags->settings->attach(*app);

@@ -147,10 +147,13 @@ Command make_run(CLI::App& root) {
   auto run = std::make_shared<Run>();
   CLI::App* app = root.add_subcommand("run", "answer one prompt, or many as one batch");
   app->add_option("MODEL", run->model, "a Hugging Face folder or a .gguf file")->required();
-  app->add_option("-p,--prompt", run->prompt, "the prompt")->each([run](const std::string&) { run->has_prompt = true; });
+  app->add_option("-p,--prompt", run->prompt, "the prompt")->each([run](const std::string&) {
+    run->has_prompt = true;
+  });
   app->add_option("-f,--file", run->file, "read the prompt from a file (- or nothing: standard input)");
   app->add_option("--ids", run->ids, "the prompt as token ids: 1,2,3");
-  app->add_option("--prompts", run->prompts, "many prompts, one JSON object a line; prints one JSON object a line");
+  app->add_option("--prompts", run->prompts,
+                  "many prompts, one JSON object a line; prints one JSON object a line");
   app->add_flag("--chat", run->chat, "put the prompt into the model's chat template");
   app->add_flag("--json", run->json, "print one JSON object instead of text");
   app->add_flag("--explain", run->explain, "print why each decision fell as it did (stderr)");

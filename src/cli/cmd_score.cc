@@ -97,7 +97,8 @@ Status score(const ScoreFlags& flags) {
       scores.scored.insert(scores.scored.end(), output.scored.begin(), output.scored.end());
     }
   }
-  QUIRE_CHECK(scores.scored.size() == scores.tokens.size(), "scored={} tokens={}", scores.scored.size(), scores.tokens.size());
+  QUIRE_CHECK(scores.scored.size() == scores.tokens.size(), "scored={} tokens={}", scores.scored.size(),
+              scores.tokens.size());
   if (flags.json) {
     fmt::print("{}\n", to_json(scores, flags.top).dump());
     return {};
@@ -117,8 +118,11 @@ Command make_score(CLI::App& root) {
   app->add_option("MODEL", flags->model, "a Hugging Face folder or a .gguf file")->required();
   app->add_option("--ids", flags->ids, "token ids: 1,2,3");
   app->add_option("--ids-file", flags->ids_file, "a file of token ids (- is standard input)");
-  app->add_option("--text", flags->text, "text to tokenize and score")->each([flags](const std::string&) { flags->has_text = true; });
-  app->add_option("--top", flags->top, "also the N most likely tokens at every position")->check(CLI::Range(0, 1000));
+  app->add_option("--text", flags->text, "text to tokenize and score")->each([flags](const std::string&) {
+    flags->has_text = true;
+  });
+  app->add_option("--top", flags->top, "also the N most likely tokens at every position")
+      ->check(CLI::Range(0, 1000));
   app->add_flag("--json", flags->json, "print one JSON object");
   app->add_flag("--explain", flags->explain, "print why each decision fell as it did (stderr)");
   add_engine_settings(*flags->settings, &flags->options);

@@ -63,7 +63,8 @@ Status render(const TextFlags& flags) {
   });
 }
 
-Command make(CLI::App& root, const char* name, const char* help, const char* model_help, Status (*run)(const TextFlags&)) {
+Command make(CLI::App& root, const char* name, const char* help, const char* model_help,
+             Status (*run)(const TextFlags&)) {
   auto flags = std::make_shared<TextFlags>();
   CLI::App* app = root.add_subcommand(name, help);
   app->add_option("MODEL", flags->model, model_help)->required();

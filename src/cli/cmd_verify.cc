@@ -1,8 +1,8 @@
 // `quire verify`: every backend against the oracle, on this machine.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "attention/conformance/driver.h"
@@ -27,14 +27,15 @@ nlohmann::ordered_json to_json(const conformance::VerifyReport& report) {
   nlohmann::ordered_json json;
   json["rows"] = nlohmann::ordered_json::array();
   for (const conformance::RowReport& row : report.rows) {
-    json["rows"].push_back({{"name", row.name},
-                            {"cases", row.cases},
-                            {"passed", row.passed},
-                            {"failed", row.failed},
-                            {"skipped", row.skipped},
-                            {"worst", {{"case", row.worst.name}, {"error", row.worst.error}, {"gate", row.worst.gate}}},
-                            {"seconds", row.seconds},
-                            {"failures", row.failures}});
+    json["rows"].push_back(
+        {{"name", row.name},
+         {"cases", row.cases},
+         {"passed", row.passed},
+         {"failed", row.failed},
+         {"skipped", row.skipped},
+         {"worst", {{"case", row.worst.name}, {"error", row.worst.error}, {"gate", row.worst.gate}}},
+         {"seconds", row.seconds},
+         {"failures", row.failures}});
   }
   json["seed"] = report.seed;
   json["passed"] = report.passed;
@@ -44,16 +45,19 @@ nlohmann::ordered_json to_json(const conformance::VerifyReport& report) {
 void print(const conformance::VerifyReport& report) {
   fmt::print("{}\n", platform::cpu::describe_cpu());
   for (const conformance::RowReport& row : report.rows) {
-    fmt::print("{:<12} {:>6} cases  {:>6} passed  {:>4} failed  {:>4} skipped  {:6.1f} s  worst {:.3g} of gate {:.3g}: {}\n",
-               row.name, row.cases, row.passed, row.failed, row.skipped, row.seconds, row.worst.error, row.worst.gate,
-               row.worst.name);
+    fmt::print(
+        "{:<12} {:>6} cases  {:>6} passed  {:>4} failed  {:>4} skipped  {:6.1f} s  worst {:.3g} of gate "
+        "{:.3g}: {}\n",
+        row.name, row.cases, row.passed, row.failed, row.skipped, row.seconds, row.worst.error,
+        row.worst.gate, row.worst.name);
     for (const std::string& failure : row.failures) fmt::print("    {}\n", failure);
   }
   fmt::print("seed {}: {}\n", report.seed, report.passed ? "everything passed" : "FAILED");
 }
 
 // The rows that a model's calls would use here.
-Result<std::vector<attention::Backend>> rows_of_model(const std::string& path, std::span<const attention::Backend> table) {
+Result<std::vector<attention::Backend>> rows_of_model(const std::string& path,
+                                                      std::span<const attention::Backend> table) {
   QUIRE_TRY(checkpoint, checkpoint::open_checkpoint(path));
   QUIRE_TRY(model, model::read_spec(*checkpoint));
   QUIRE_TRY(device, platform::open_device("cpu", platform::ThreadPlan{}));
@@ -88,12 +92,15 @@ Status verify(const VerifyFlags& flags) {
 
 Command make_verify(CLI::App& root) {
   auto flags = std::make_shared<VerifyFlags>();
-  CLI::App* app = root.add_subcommand("verify", "check every attention backend against the float64 oracle, here");
+  CLI::App* app =
+      root.add_subcommand("verify", "check every attention backend against the float64 oracle, here");
   app->add_option("MODEL", flags->model, "only the rows that this model would use");
   app->add_option("--backend", flags->backend, "one row only");
   app->add_option("--seed", flags->seed, "of the cases")->capture_default_str();
-  app->add_option("--seconds", flags->seconds, "time for random cases beyond the covering arrays; 0: a fixed number")
-      ->capture_default_str()->check(CLI::Range(0, 86400));
+  app->add_option("--seconds", flags->seconds,
+                  "time for random cases beyond the covering arrays; 0: a fixed number")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 86400));
   app->add_option("--fault", flags->fault, "plant a fault: verify must fail (an unknown name lists them)");
   app->add_flag("--json", flags->json, "print one JSON object");
   return {app, nullptr, [flags] { return verify(*flags); }};

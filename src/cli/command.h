@@ -26,8 +26,8 @@ struct Common {
 
 struct Command {
   CLI::App* app = nullptr;
-  std::shared_ptr<Settings> settings;   // applied before run; null: none
-  std::function<Status()> run;          // an error ends the program with its code
+  std::shared_ptr<Settings> settings;  // applied before run; null: none
+  std::function<Status()> run;         // an error ends the program with its code
 };
 
 Command make_run(CLI::App& root);
@@ -40,14 +40,14 @@ Command make_backends(CLI::App& root);
 Command make_verify(CLI::App& root);
 Command make_info(CLI::App& root);
 Command make_config(CLI::App& root);
-std::vector<Command> make_bench(CLI::App& root);   // device, attention, step
+std::vector<Command> make_bench(CLI::App& root);  // device, attention, step
 
 // The code of a Status whose message was said already: a failed check.
 Error check_failed_error();
 
 // Token ids as "1,2,3".
 Result<std::vector<std::int32_t>> parse_ids(const std::string& text);
-Result<std::string> read_file(const std::string& path);   // "-": standard input
+Result<std::string> read_file(const std::string& path);  // "-": standard input
 std::int64_t peak_rss_bytes();
 
 }  // namespace quire::cli

@@ -19,7 +19,8 @@ std::vector<std::string> known_names(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(sub->get_name());
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(sub->get_name());
   return names;
 }
 
@@ -45,8 +46,12 @@ int report_parse_error(const CLI::ParseError& error, const CLI::App& app) {
 
 void add_common(CLI::App& app, Common* common) {
   app.add_option("--config", common->config_file, "file of options, key = value")->group("Everywhere");
-  app.add_option("--log-level", common->log_level, "debug|info|warn|error|off")->group("Everywhere")->capture_default_str();
-  app.add_option("--log-format", common->log_format, "text|json, to stderr")->group("Everywhere")->capture_default_str();
+  app.add_option("--log-level", common->log_level, "debug|info|warn|error|off")
+      ->group("Everywhere")
+      ->capture_default_str();
+  app.add_option("--log-format", common->log_format, "text|json, to stderr")
+      ->group("Everywhere")
+      ->capture_default_str();
 }
 
 Status run_command(const Command& command, const Common& common) {
@@ -54,15 +59,16 @@ Status run_command(const Command& command, const Common& common) {
   if (command.settings) {
     QUIRE_TRY_STATUS(command.settings->apply(common.config_file));
   } else if (!common.config_file.empty()) {
-    return bad_input(fmt::format("--config: the command {} has no options that a file could set", command.app->get_name()));
+    return bad_input(fmt::format("--config: the command {} has no options that a file could set",
+                                 command.app->get_name()));
   }
   return command.run();
 }
 
 std::vector<Command> all_commands(CLI::App& root) {
-  std::vector<Command> commands = {make_run(root),    make_chat(root),     make_score(root),  make_tokenize(root),
-                                   make_detokenize(root), make_render(root), make_backends(root), make_verify(root),
-                                   make_info(root),   make_config(root)};
+  std::vector<Command> commands = {
+      make_run(root),    make_chat(root),     make_score(root),  make_tokenize(root), make_detokenize(root),
+      make_render(root), make_backends(root), make_verify(root), make_info(root),     make_config(root)};
   for (Command& command : make_bench(root)) commands.push_back(std::move(command));
   return commands;
 }

@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 // The columns that users know from other engines, each a question to the boxes.
 struct Column {
-  const char* key;      // in JSON
+  const char* key;  // in JSON
   const char* title;
   bool (*holds)(const Box& box);
 };
@@ -24,10 +24,15 @@ constexpr Column kColumns[] = {
     {"page_size_gt_1", "page > 1",
      [](const Box& b) { return b.page.kind == attention::PageRule::Kind::set || b.page.max > 1; }},
     {"speculation", "speculation",
-     [](const Box& b) { return (b.phases & attention::bit(attention::Phase::verify)) != 0 && (b.features & attention::kTree) != 0; }},
+     [](const Box& b) {
+       return (b.phases & attention::bit(attention::Phase::verify)) != 0 &&
+              (b.features & attention::kTree) != 0;
+     }},
     {"mla", "MLA", [](const Box& b) { return (b.features & attention::kLatent) != 0; }},
-    {"chunked", "chunked prefill", [](const Box& b) { return (b.phases & attention::bit(attention::Phase::extend)) != 0; }},
-    {"multimodal", "multimodal", [](const Box& b) { return (b.masks & attention::bit(attention::MaskKind::rows)) != 0; }},
+    {"chunked", "chunked prefill",
+     [](const Box& b) { return (b.phases & attention::bit(attention::Phase::extend)) != 0; }},
+    {"multimodal", "multimodal",
+     [](const Box& b) { return (b.masks & attention::bit(attention::MaskKind::rows)) != 0; }},
     {"fp8_kv", "fp8 KV", [](const Box& b) { return (b.kv.types & attention::bit(DType::fp8_e4m3)) != 0; }},
 };
 
@@ -58,10 +63,12 @@ std::vector<std::string> dims(const Box& box) {
 std::string page_rule(const attention::PageRule& rule) {
   if (rule.kind == attention::PageRule::Kind::set) {
     std::string text;
-    for (int i = 0; i < rule.values.count; ++i) text += fmt::format("{}{}", i > 0 ? ", " : "", rule.values.values[i]);
+    for (int i = 0; i < rule.values.count; ++i)
+      text += fmt::format("{}{}", i > 0 ? ", " : "", rule.values.values[i]);
     return text;
   }
-  if (rule.kind == attention::PageRule::Kind::multiple) return fmt::format("multiples of {} up to {}", rule.multiple, rule.max);
+  if (rule.kind == attention::PageRule::Kind::multiple)
+    return fmt::format("multiples of {} up to {}", rule.multiple, rule.max);
   return fmt::format("{}..{}", rule.min, rule.max);
 }
 
@@ -77,9 +84,12 @@ std::string row_page_rule(const Backend& row) {
 
 std::string_view capture_name(attention::Capture capture) {
   switch (capture) {
-    case attention::Capture::no: return "no";
-    case attention::Capture::fixed_shapes: return "fixed shapes";
-    case attention::Capture::any: return "any";
+    case attention::Capture::no:
+      return "no";
+    case attention::Capture::fixed_shapes:
+      return "fixed shapes";
+    case attention::Capture::any:
+      return "any";
   }
   return "no";
 }
@@ -108,7 +118,7 @@ Json rows_to_json(std::span<const Backend> table) {
     Json json;
     json["name"] = row.name;
     json["description"] = row.description;
-    json["available"] = true;   // what this build has not is no row
+    json["available"] = true;  // what this build has not is no row
     json["why_not"] = nullptr;
     for (const Column& column : kColumns) json["features"][column.key] = any_box(row, column.holds);
     json["boxes"] = Json::array();
@@ -116,7 +126,8 @@ Json rows_to_json(std::span<const Backend> table) {
     json["capture"] = capture_name(row.caps.capture);
     json["determinism"] = attention::to_string(row.caps.determinism);
     json["page_rule"] = row_page_rule(row);
-    json["recommended_page_size"] = row.caps.recommended_page == 0 ? Json(nullptr) : Json(row.caps.recommended_page);
+    json["recommended_page_size"] =
+        row.caps.recommended_page == 0 ? Json(nullptr) : Json(row.caps.recommended_page);
     rows.push_back(std::move(json));
   }
   return rows;
@@ -126,13 +137,17 @@ std::string matrix_as_text(std::span<const Backend> table) {
   std::string text;
   for (const Backend& row : table) {
     text += fmt::format("{}: {}\n", row.name, row.description);
-    for (const Column& column : kColumns) text += fmt::format("    {:<16} {}\n", column.title, any_box(row, column.holds) ? "yes" : "no");
-    text += fmt::format("    {:<16} {}\n    {:<16} {}\n    {:<16} {}\n", "page sizes", row_page_rule(row), "graph capture",
-                        capture_name(row.caps.capture), "determinism", attention::to_string(row.caps.determinism));
+    for (const Column& column : kColumns)
+      text += fmt::format("    {:<16} {}\n", column.title, any_box(row, column.holds) ? "yes" : "no");
+    text += fmt::format("    {:<16} {}\n    {:<16} {}\n    {:<16} {}\n", "page sizes", row_page_rule(row),
+                        "graph capture", capture_name(row.caps.capture), "determinism",
+                        attention::to_string(row.caps.determinism));
     for (const Box& box : row.caps.boxes) {
       text += fmt::format("    dims {}; KV {}; masks {}; {}; {}\n", fmt::join(dims(box), " "),
-                          fmt::join(names<DType>(box.kv.types, 9), " "), fmt::join(names<attention::MaskKind>(box.masks, 5), " "),
-                          fmt::join(names<attention::KvSource>(box.sources, 2), " "), attention::features_to_string(box.features));
+                          fmt::join(names<DType>(box.kv.types, 9), " "),
+                          fmt::join(names<attention::MaskKind>(box.masks, 5), " "),
+                          fmt::join(names<attention::KvSource>(box.sources, 2), " "),
+                          attention::features_to_string(box.features));
     }
   }
   return text;
@@ -148,16 +163,19 @@ std::string matrix_as_markdown(std::span<const Backend> table) {
     std::vector<std::string> all_dims, all_types;
     for (const Box& box : row.caps.boxes) {
       for (std::string& name : dims(box)) {
-        if (std::find(all_dims.begin(), all_dims.end(), name) == all_dims.end()) all_dims.push_back(std::move(name));
+        if (std::find(all_dims.begin(), all_dims.end(), name) == all_dims.end())
+          all_dims.push_back(std::move(name));
       }
       for (std::string& name : names<DType>(box.kv.types, 9)) {
-        if (std::find(all_types.begin(), all_types.end(), name) == all_types.end()) all_types.push_back(std::move(name));
+        if (std::find(all_types.begin(), all_types.end(), name) == all_types.end())
+          all_types.push_back(std::move(name));
       }
     }
     text += fmt::format("| `{}` |", row.name);
     for (const Column& column : kColumns) text += any_box(row, column.holds) ? " yes |" : " no |";
-    text += fmt::format(" {} | {} | {} | {} | {} |\n", row_page_rule(row), fmt::join(all_dims, ", "), fmt::join(all_types, ", "),
-                        capture_name(row.caps.capture), attention::to_string(row.caps.determinism));
+    text += fmt::format(" {} | {} | {} | {} | {} |\n", row_page_rule(row), fmt::join(all_dims, ", "),
+                        fmt::join(all_types, ", "), capture_name(row.caps.capture),
+                        attention::to_string(row.caps.determinism));
   }
   return text;
 }

@@ -23,6 +23,7 @@ struct SamplingFlags {
 void add_sampling_settings(Settings& settings, SamplingFlags* flags);
 
 // flags > environment > file > the model's defaults (used when do_sample is true) > greedy.
-Sampling effective_sampling(const Settings& settings, const SamplingFlags& flags, const GenerationDefaults& defaults);
+Sampling effective_sampling(const Settings& settings, const SamplingFlags& flags,
+                            const GenerationDefaults& defaults);
 
 }  // namespace quire::cli

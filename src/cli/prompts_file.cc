@@ -21,11 +21,13 @@ constexpr std::size_t kLineBytesMax = 64u << 20;
 constexpr int kDepthMax = 32;
 
 constexpr std::array<std::string_view, 16> kKeys = {
-    "prompt", "ids", "messages", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-    "frequency_penalty", "presence_penalty", "seed", "stop", "ignore_eos", "logit_bias", "sequence_index"};
+    "prompt", "ids",        "messages",           "max_tokens",        "temperature",      "top_p",
+    "top_k",  "min_p",      "repetition_penalty", "frequency_penalty", "presence_penalty", "seed",
+    "stop",   "ignore_eos", "logit_bias",         "sequence_index"};
 
 Result<Json> parse_line(const std::string& line) {
-  if (line.size() > kLineBytesMax) return bad_input(fmt::format("{} bytes are over the limit of {}", line.size(), kLineBytesMax));
+  if (line.size() > kLineBytesMax)
+    return bad_input(fmt::format("{} bytes are over the limit of {}", line.size(), kLineBytesMax));
   int deepest = 0;
   Json json = Json::parse(
       line,
@@ -44,7 +46,8 @@ Status read_number(const Json& json, const char* key, double low, double high, f
   if (!json.contains(key) || json[key].is_null()) return {};
   if (!json[key].is_number()) return bad_input(fmt::format("\"{}\" is not a number", key));
   const double value = json[key].get<double>();
-  if (!(value >= low && value <= high)) return bad_input(fmt::format("\"{}\" {} is outside {}..{}", key, value, low, high));
+  if (!(value >= low && value <= high))
+    return bad_input(fmt::format("\"{}\" {} is outside {}..{}", key, value, low, high));
   *target = static_cast<float>(value);
   return {};
 }
@@ -52,10 +55,12 @@ Status read_number(const Json& json, const char* key, double low, double high, f
 template <class Integer>
 Status read_integer(const Json& json, const char* key, std::int64_t low, std::int64_t high, Integer* target) {
   if (!json.contains(key) || json[key].is_null()) return {};
-  const bool whole = json[key].is_number_integer() && (!json[key].is_number_unsigned() || json[key].get<std::uint64_t>() <= INT64_MAX);
+  const bool whole = json[key].is_number_integer() &&
+                     (!json[key].is_number_unsigned() || json[key].get<std::uint64_t>() <= INT64_MAX);
   if (!whole) return bad_input(fmt::format("\"{}\" is not a whole number", key));
   const std::int64_t value = json[key].get<std::int64_t>();
-  if (value < low || value > high) return bad_input(fmt::format("\"{}\" {} is outside {}..{}", key, value, low, high));
+  if (value < low || value > high)
+    return bad_input(fmt::format("\"{}\" {} is outside {}..{}", key, value, low, high));
   *target = static_cast<Integer>(value);
   return {};
 }
@@ -80,7 +85,8 @@ Status read_prompt(const Json& json, bool chat, TextRequest* request) {
     }
     return request->ids.empty() ? Status(bad_input("\"ids\" is empty")) : Status();
   }
-  if (!json["messages"].is_array() || json["messages"].empty()) return bad_input("\"messages\" is not an array of messages");
+  if (!json["messages"].is_array() || json["messages"].empty())
+    return bad_input("\"messages\" is not an array of messages");
   for (const Json& message : json["messages"]) {
     const bool fine = message.is_object() && message.contains("role") && message["role"].is_string() &&
                       message.contains("content") && message["content"].is_string();
@@ -104,12 +110,14 @@ Status read_stop(const Json& json, TextRequest* request) {
 
 Status read_logit_bias(const Json& json, TextRequest* request) {
   if (!json.contains("logit_bias") || json["logit_bias"].is_null()) return {};
-  if (!json["logit_bias"].is_object()) return bad_input("\"logit_bias\" is not an object of token ids and numbers");
+  if (!json["logit_bias"].is_object())
+    return bad_input("\"logit_bias\" is not an object of token ids and numbers");
   request->sampling.logit_bias.clear();
   for (const auto& [key, value] : json["logit_bias"].items()) {
     std::int32_t id = 0;
     const char* end = key.data() + key.size();
-    const bool fine = std::from_chars(key.data(), end, id).ptr == end && !key.empty() && id >= 0 && value.is_number();
+    const bool fine =
+        std::from_chars(key.data(), end, id).ptr == end && !key.empty() && id >= 0 && value.is_number();
     if (!fine) return bad_input(fmt::format("\"logit_bias\": '{}' is not a token id with a number", key));
     request->sampling.logit_bias.emplace_back(id, value.get<float>());
   }

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <charconv>
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -16,7 +16,8 @@ namespace {
 
 std::string environment_name(const std::string& name) {
   std::string variable = "QUIRE_";
-  for (const char c : name) variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (const char c : name)
+    variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return variable;
 }
 
@@ -31,10 +32,14 @@ bool parse_number(const std::string& text, Number* value) {
 
 std::string_view to_string(Origin origin) {
   switch (origin) {
-    case Origin::standard: return "default";
-    case Origin::file: return "file";
-    case Origin::environment: return "environment";
-    case Origin::flag: return "flag";
+    case Origin::standard:
+      return "default";
+    case Origin::file:
+      return "file";
+    case Origin::environment:
+      return "environment";
+    case Origin::flag:
+      return "flag";
   }
   return "default";
 }
@@ -48,7 +53,9 @@ void Settings::attach(CLI::App& app) {
     const std::string flag = "--" + setting.name;
     if (setting.value_name.empty()) {
       std::vector<std::string>* values = &flag_values_[i];
-      app.add_flag_callback(flag, [values] { values->push_back("on"); }, setting.help)->group(setting.group);
+      app.add_flag_callback(
+             flag, [values] { values->push_back("on"); }, setting.help)
+          ->group(setting.group);
       continue;
     }
     CLI::Option* option = app.add_option(flag, flag_values_[i], setting.help)->group(setting.group);
@@ -179,7 +186,7 @@ std::function<Status(const std::string&)> into_bytes(std::int64_t* target) {
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     std::string unit(end, text.data() + text.size());
-    if (unit.size() >= 2 && unit.back() == 'B') unit.pop_back();   // 2GB, 2GiB -> 2G, 2Gi
+    if (unit.size() >= 2 && unit.back() == 'B') unit.pop_back();  // 2GB, 2GiB -> 2G, 2Gi
     if (unit.size() == 2 && unit.back() == 'i') unit.pop_back();
     static const std::string_view units[] = {"", "K", "M", "G", "T"};
     for (int power = 0; power < 5; ++power) {

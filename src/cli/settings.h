@@ -20,13 +20,13 @@ enum class Origin { standard, file, environment, flag };
 std::string_view to_string(Origin origin);  // "default", "file", "environment", "flag"
 
 struct Setting {
-  std::string name;                                    // "page-size": the flag without its dashes
-  std::string group;                                   // heading in --help
-  std::string value_name;                              // "N"; empty: a switch without a value
+  std::string name;        // "page-size": the flag without its dashes
+  std::string group;       // heading in --help
+  std::string value_name;  // "N"; empty: a switch without a value
   std::string help;
-  bool repeats = false;                                // may be given several times
-  std::function<Status(const std::string&)> set;       // parses and stores; messages without the flag's name
-  std::function<std::string()> show;                   // the present value, as text
+  bool repeats = false;                           // may be given several times
+  std::function<Status(const std::string&)> set;  // parses and stores; messages without the flag's name
+  std::function<std::string()> show;              // the present value, as text
   Origin origin = Origin::standard;
 };
 
@@ -38,7 +38,7 @@ class Settings {
   // After the parse: applies file, environment and flags in that order of rising strength.
   Status apply(const std::string& config_file);
   const std::vector<Setting>& all() const { return settings_; }
-  bool given(std::string_view name) const;             // not the default
+  bool given(std::string_view name) const;  // not the default
 
  private:
   Status apply_file(const std::string& config_file);
@@ -53,7 +53,7 @@ std::function<Status(const std::string&)> into(std::string* target);
 std::function<Status(const std::string&)> into(std::int32_t* target, std::int64_t low, std::int64_t high);
 std::function<Status(const std::string&)> into(std::uint64_t* target);
 std::function<Status(const std::string&)> into(float* target, double low, double high);
-std::function<Status(const std::string&)> into_switch(bool* target);               // on/off, true/false, 1/0
-std::function<Status(const std::string&)> into_bytes(std::int64_t* target);        // 512M, 2GiB, auto
+std::function<Status(const std::string&)> into_switch(bool* target);         // on/off, true/false, 1/0
+std::function<Status(const std::string&)> into_bytes(std::int64_t* target);  // 512M, 2GiB, auto
 
 }  // namespace quire::cli

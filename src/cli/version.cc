@@ -11,7 +11,8 @@
 namespace quire::cli {
 
 std::string version_as_text() {
-  std::string text = fmt::format("quire {} ({}), {} build\n{}\n", kVersion, kCommit, kBuildVariant, platform::cpu::describe_cpu());
+  std::string text = fmt::format("quire {} ({}), {} build\n{}\n", kVersion, kCommit, kBuildVariant,
+                                 platform::cpu::describe_cpu());
   for (const std::string& line : platform::platform_lines()) text += line + "\n";
   text.pop_back();
   return text;

@@ -101,12 +101,15 @@ Result<std::vector<BenchStepCell>> bench_step(const std::string& model, Options 
   const std::int32_t batch = *std::max_element(request.batches.begin(), request.batches.end());
   if (options.max_running == 0) options.max_running = batch;
   if (options.max_running < batch)
-    return bad_input(fmt::format("a batch of {0} needs {0} running sequences and --max-running is {1}: use "
-                                 "--max-running {0}", batch, options.max_running));
+    return bad_input(
+        fmt::format("a batch of {0} needs {0} running sequences and --max-running is {1}: use "
+                    "--max-running {0}",
+                    batch, options.max_running));
   QUIRE_TRY(first, EngineImpl::open(model, options));
   std::unique_ptr<EngineImpl> engine = std::move(first);
   const std::int32_t longest = *std::max_element(request.contexts.begin(), request.contexts.end());
-  const std::int64_t tokens = std::int64_t{batch} * (longest + answer_tokens(request, batch) + engine->info().page_size);
+  const std::int64_t tokens =
+      std::int64_t{batch} * (longest + answer_tokens(request, batch) + engine->info().page_size);
   if (options.kv_memory_bytes == 0 && engine->info().kv_capacity_tokens < tokens) {
     // `auto` is meant for serving; here every sequence has its whole context at once.
     options.kv_memory_bytes = engine->kv_bytes_per_token() * (tokens + tokens / 16);

@@ -13,20 +13,20 @@
 namespace quire::engine {
 
 struct BenchStepRequest {
-  std::vector<std::int32_t> batches;    // sequences decoding together
-  std::vector<std::int32_t> contexts;   // tokens in the cache of each
-  std::int32_t steps = 16;              // measured; the median counts
-  double read_bytes_s = 0.0;            // the machine's measured read bandwidth; 0: no fraction
+  std::vector<std::int32_t> batches;   // sequences decoding together
+  std::vector<std::int32_t> contexts;  // tokens in the cache of each
+  std::int32_t steps = 16;             // measured; the median counts
+  double read_bytes_s = 0.0;           // the machine's measured read bandwidth; 0: no fraction
 };
 
 struct BenchStepCell {
   std::int32_t batch = 0;
   std::int32_t context = 0;
-  double ms = 0.0;                      // of a step, median
+  double ms = 0.0;  // of a step, median
   double tokens_s = 0.0;
-  double fraction = 0.0;                // of the speed at which weights and KV could be read at all
-  double host_us = 0.0;                 // scheduler, tables, upload, commit: in the device's shadow when it can be
-  double gpu_idle_fraction = 0.0;       // of the wall time, the device's stream had nothing to do
+  double fraction = 0.0;           // of the speed at which weights and KV could be read at all
+  double host_us = 0.0;            // scheduler, tables, upload, commit: in the device's shadow when it can be
+  double gpu_idle_fraction = 0.0;  // of the wall time, the device's stream had nothing to do
 };
 
 // Cells in the order contexts x batches. Limits that the cells need are set in `options` where they are 0.

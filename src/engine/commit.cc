@@ -83,7 +83,11 @@ Output& EngineImpl::output_of(SequenceId id, std::vector<Output>& outputs) {
 void EngineImpl::report_end(const scheduler::Ended& ended, std::vector<Output>& outputs) {
   const Live& live = requests_.at(ended.sequence);
   const bool full = ended.reason == scheduler::EndReason::length;
-  finish(ended.sequence, !full ? Finish::stop : live.ends_by_context ? Finish::context : Finish::length, outputs);
+  finish(ended.sequence,
+         !full                  ? Finish::stop
+         : live.ends_by_context ? Finish::context
+                                : Finish::length,
+         outputs);
 }
 
 void EngineImpl::report_cancelled(std::vector<Output>& outputs) {
@@ -99,7 +103,8 @@ void EngineImpl::finish(SequenceId id, Finish reason, std::vector<Output>& outpu
   output.completion_tokens = live.completion_tokens();
   output.finish_s = since(live.submitted);
   const bool began = live.first_token != Clock::time_point{};
-  output.first_token_s = began ? std::chrono::duration<double>(live.first_token - live.submitted).count() : 0.0;
+  output.first_token_s =
+      began ? std::chrono::duration<double>(live.first_token - live.submitted).count() : 0.0;
   requests_.remove(id);
 }
 

@@ -55,7 +55,8 @@ void EngineImpl::enqueue_sampling(const Flight& flight) {
   if (flight.launch.logit_rows == 0) return;
   ops::Sample args;
   args.state = buffers.state;
-  args.logits = TensorView::matrix(buffers.logits, DType::f32, flight.launch.logit_rows, buffers.limits().vocab);
+  args.logits =
+      TensorView::matrix(buffers.logits, DType::f32, flight.launch.logit_rows, buffers.limits().vocab);
   args.row_index = buffers.upload.logit_row;
   args.step_rows = buffers.upload.rows;
   args.params = buffers.params;

@@ -1,6 +1,6 @@
-// EngineImpl: the loop where scheduler and device meet. step() plans and launches step n + 1, then takes in the
-// results of step n, which ran meanwhile: the host works in the device's shadow. Without overlap it waits for
-// the step it just launched.
+// EngineImpl: the loop where scheduler and device meet. step() plans and launches step n + 1, then takes in
+// the results of step n, which ran meanwhile: the host works in the device's shadow. Without overlap it waits
+// for the step it just launched.
 #pragma once
 
 #include <array>
@@ -31,8 +31,8 @@ class EngineImpl final : public Engine {
   void recycle(std::vector<Output>& outputs) override;
   std::vector<std::string> audit() override;
 
-  // For `bench step`: prompt chunks advance lengths and tables but compute nothing, so a long context costs no
-  // prefill. What such a sequence samples first is token 0.
+  // For `bench step`: prompt chunks advance lengths and tables but compute nothing, so a long context costs
+  // no prefill. What such a sequence samples first is token 0.
   void pretend_prefill(bool pretend) { pretend_prefill_ = pretend; }
   std::int64_t weight_bytes() const;
   std::int64_t kv_bytes_per_token() const;
@@ -52,8 +52,10 @@ class EngineImpl final : public Engine {
 
   // commit.cc
   void commit(std::vector<Output>& outputs);
-  bool take_row(const Flight& flight, std::size_t index, const Results& results, std::vector<Output>& outputs);
-  void take_scores(const scheduler::PlanRow& row, const Live& live, const Results& results, Output& output) const;
+  bool take_row(const Flight& flight, std::size_t index, const Results& results,
+                std::vector<Output>& outputs);
+  void take_scores(const scheduler::PlanRow& row, const Live& live, const Results& results,
+                   Output& output) const;
   void report_end(const scheduler::Ended& ended, std::vector<Output>& outputs);
   void report_cancelled(std::vector<Output>& outputs);
   void finish(SequenceId id, Finish reason, std::vector<Output>& outputs);
@@ -71,9 +73,9 @@ class EngineImpl final : public Engine {
   std::vector<std::vector<std::int32_t>> spare_tokens_;  // from recycle()
   std::size_t first_output_ = 0;                         // of this step, in the caller's vector
   std::uint32_t next_id_ = 1;
-  std::uint64_t committed_ = 0;                          // steps taken in
+  std::uint64_t committed_ = 0;  // steps taken in
   bool pretend_prefill_ = false;
-  double waited_s_ = 0.0;                                // for the device, in commit()
+  double waited_s_ = 0.0;  // for the device, in commit()
   EngineStats stats_;
 };
 

@@ -103,7 +103,8 @@ void Executor::enqueue(const StepLaunch& launch) {
   const TensorView hidden = TensorView::matrix(buffers.hidden, DType::f32, launch.total_q, limits.hidden);
   parts_.model.forward(context(), step, hidden);
   if (launch.logit_rows == 0) return;
-  const TensorView input = TensorView::matrix(buffers.logit_input, DType::f32, launch.logit_rows, limits.hidden);
+  const TensorView input =
+      TensorView::matrix(buffers.logit_input, DType::f32, launch.logit_rows, limits.hidden);
   parts_.ops.gather_rows({.x = hidden, .index = buffers.upload.logit_hidden, .y = input}, parts_.stream);
   parts_.model.logits(context(), input,
                       TensorView::matrix(buffers.logits, DType::f32, launch.logit_rows, limits.vocab));

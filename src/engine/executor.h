@@ -1,7 +1,7 @@
-// Executor: puts one step on the stream. A step without extend rows is a decode step: its row count is rounded
-// up to a bucket, and the work from begin_step to the logits is recorded once per bucket and replayed. Steps
-// with extend rows, and every step when graphs are off, call the same function eagerly: at the same bucket
-// the bits are the same.
+// Executor: puts one step on the stream. A step without extend rows is a decode step: its row count is
+// rounded up to a bucket, and the work from begin_step to the logits is recorded once per bucket and
+// replayed. Steps with extend rows, and every step when graphs are off, call the same function eagerly: at
+// the same bucket the bits are the same.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ namespace quire::engine {
 
 // What the host knows of a step when it launches it; the rest is on the device.
 struct StepLaunch {
-  std::int32_t decode_rows = 0;    // sequences with one token; a decode step's are padded to a bucket
-  std::int32_t extend_rows = 0;    // sequences with more
-  std::int32_t total_q = 0;        // token rows, padding included
-  std::int32_t longest_extend = 0; // tokens of the longest extend row
-  std::int32_t logit_rows = 0;     // rows of upload.logit_hidden, padding included
+  std::int32_t decode_rows = 0;     // sequences with one token; a decode step's are padded to a bucket
+  std::int32_t extend_rows = 0;     // sequences with more
+  std::int32_t total_q = 0;         // token rows, padding included
+  std::int32_t longest_extend = 0;  // tokens of the longest extend row
+  std::int32_t logit_rows = 0;      // rows of upload.logit_hidden, padding included
   std::span<const std::int32_t> extend_prefix;  // [extend_rows] keys before this step's own
   std::span<const std::int32_t> extend_q_len;   // [extend_rows]
 };

@@ -17,22 +17,23 @@
 namespace quire::engine::testing {
 
 struct GoldenCase {
-  std::vector<std::int32_t> tokens;         // [n]
-  std::vector<float> logprobs;              // [n - 1]
-  std::vector<std::int32_t> argmax;         // [n]
-  std::vector<float> margin;                // [n]
+  std::vector<std::int32_t> tokens;  // [n]
+  std::vector<float> logprobs;       // [n - 1]
+  std::vector<std::int32_t> argmax;  // [n]
+  std::vector<float> margin;         // [n]
   std::vector<std::int32_t> greedy;
   std::vector<float> greedy_margin;
 };
 
 struct Golden {
-  std::string path;                         // of the model; empty: no golden data here
+  std::string path;  // of the model; empty: no golden data here
   float logit_std = 0.0f;
   std::vector<GoldenCase> cases;
 };
 
 template <class T>
-std::vector<T> values_of(const std::map<std::string, checkpoint::TensorInfo>& tensors, const std::string& name) {
+std::vector<T> values_of(const std::map<std::string, checkpoint::TensorInfo>& tensors,
+                         const std::string& name) {
   const auto found = tensors.find(name);
   if (found == tensors.end()) return {};
   std::vector<T> values(static_cast<std::size_t>(found->second.bytes) / sizeof(T));
@@ -55,12 +56,11 @@ inline Golden read_golden(const std::string& folder) {
   golden.logit_std = values_of<float>(tensors, "logit_std").at(0);
   for (int i = 0; tensors.contains("case" + std::to_string(i) + ".tokens"); ++i) {
     const std::string name = "case" + std::to_string(i) + ".";
-    golden.cases.push_back({values_of<std::int32_t>(tensors, name + "tokens"),
-                            values_of<float>(tensors, name + "logprobs"),
-                            values_of<std::int32_t>(tensors, name + "argmax"),
-                            values_of<float>(tensors, name + "margin"),
-                            values_of<std::int32_t>(tensors, name + "greedy"),
-                            values_of<float>(tensors, name + "greedy_margin")});
+    golden.cases.push_back(
+        {values_of<std::int32_t>(tensors, name + "tokens"), values_of<float>(tensors, name + "logprobs"),
+         values_of<std::int32_t>(tensors, name + "argmax"), values_of<float>(tensors, name + "margin"),
+         values_of<std::int32_t>(tensors, name + "greedy"),
+         values_of<float>(tensors, name + "greedy_margin")});
   }
   return golden;
 }
@@ -68,7 +68,7 @@ inline Golden read_golden(const std::string& folder) {
 struct Answer {
   std::vector<std::int32_t> tokens;
   std::vector<Scored> scored;
-  Output last;                              // the output with the finish
+  Output last;  // the output with the finish
 };
 
 inline std::unique_ptr<Engine> open_engine(const std::string& path, const Options& options) {

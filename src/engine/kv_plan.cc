@@ -13,14 +13,18 @@ namespace {
 
 kv::Keep keep_of(attention::MaskKind mask) {
   switch (mask) {
-    case attention::MaskKind::window: return kv::Keep::window;
-    case attention::MaskKind::chunked: return kv::Keep::chunk;
-    default: return kv::Keep::all;
+    case attention::MaskKind::window:
+      return kv::Keep::window;
+    case attention::MaskKind::chunked:
+      return kv::Keep::chunk;
+    default:
+      return kv::Keep::all;
   }
 }
 
 // Pages of `sequences` sequences of `tokens` tokens each, all at their largest.
-kv::PageCounts pages_of(const KvPlan& plan, std::int64_t sequences, std::int64_t tokens, std::int64_t step_tokens) {
+kv::PageCounts pages_of(const KvPlan& plan, std::int64_t sequences, std::int64_t tokens,
+                        std::int64_t step_tokens) {
   kv::PageCounts counts;
   for (std::uint32_t g = 0; g < plan.rules.size(); ++g)
     counts[GroupId{g}] = sequences * kv::most_live_pages(plan.rules[g], tokens, step_tokens);
@@ -47,8 +51,8 @@ std::int64_t capacity_of(const KvPlan& plan, std::int64_t step_tokens) {
 Status make_layouts(const EngineSpec& spec, PageOrder order, std::int64_t pages_total, KvPlan& plan) {
   plan.layouts.clear();
   for (std::size_t g = 0; g < spec.groups.size(); ++g) {
-    QUIRE_TRY(layout,
-              make_kv_layout(spec.groups[g].shapes, spec.kv_formats[g], spec.page_size(), order, pages_total));
+    QUIRE_TRY(layout, make_kv_layout(spec.groups[g].shapes, spec.kv_formats[g], spec.page_size(), order,
+                                     pages_total));
     plan.layouts.push_back(std::move(layout));
   }
   return {};
@@ -67,8 +71,8 @@ Status cut(const EngineSpec& spec, std::int64_t arena_bytes, KvPlan& plan) {
 
 // What the limits can use, in slabs of the present cut.
 struct Want {
-  std::int64_t all = 0;   // every running sequence at its longest
-  std::int64_t one = 0;   // one of them
+  std::int64_t all = 0;  // every running sequence at its longest
+  std::int64_t one = 0;  // one of them
   std::int64_t auto_most = 0;
   std::int64_t slabs() const { return std::min(all, std::max(one, auto_most)); }
 };
@@ -77,21 +81,24 @@ Want want_of(const EngineSpec& spec, const KvPlan& plan) {
   const auto slabs = [&](std::int64_t sequences) {
     return plan.slabs.slabs_for(pages_of(plan, sequences, spec.max_context, spec.chunk_tokens));
   };
-  return {slabs(spec.max_running), slabs(1), (kAutoKvBytes + plan.slabs.slab_bytes - 1) / plan.slabs.slab_bytes};
+  return {slabs(spec.max_running), slabs(1),
+          (kAutoKvBytes + plan.slabs.slab_bytes - 1) / plan.slabs.slab_bytes};
 }
 
-// Slabs for `most` bytes of KV memory when the user did not say. Cut twice: the slab size follows the arena's.
+// Slabs for `most` bytes of KV memory when the user did not say. Cut twice: the slab size follows the
+// arena's.
 Status close_auto(const EngineSpec& spec, std::int64_t most, KvPlan& plan) {
   QUIRE_TRY_STATUS(cut(spec, most, plan));
   const std::int64_t bytes = std::min(most, want_of(spec, plan).slabs() * plan.slabs.slab_bytes);
   QUIRE_TRY_STATUS(cut(spec, bytes, plan));
   const Want want = want_of(spec, plan);
   plan.slab_count = std::min(want.slabs(), most / plan.slabs.slab_bytes);
-  plan.because = plan.slab_count < want.slabs()  ? std::string("half of the memory that is left")
-                 : plan.slab_count == want.all   ? fmt::format("{} sequences of {} tokens", spec.max_running,
-                                                               spec.max_context)
-                 : plan.slab_count == want.one   ? fmt::format("one sequence of {} tokens", spec.max_context)
-                                                 : fmt::format("auto takes {} at most", bytes_to_string(kAutoKvBytes));
+  plan.because = plan.slab_count < want.slabs() ? std::string("half of the memory that is left")
+                 : plan.slab_count == want.all
+                     ? fmt::format("{} sequences of {} tokens", spec.max_running, spec.max_context)
+                 : plan.slab_count == want.one
+                     ? fmt::format("one sequence of {} tokens", spec.max_context)
+                     : fmt::format("auto takes {} at most", bytes_to_string(kAutoKvBytes));
   return {};
 }
 
@@ -102,7 +109,8 @@ Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available) {
   for (const model::KvGroup& group : spec.groups)
     plan.rules.push_back({keep_of(group.mask), group.mask_width, spec.page_size()});
   const double share = kAutoKvShare * static_cast<double>(std::max<std::int64_t>(available, 0));
-  const std::int64_t most = spec.kv_memory_bytes > 0 ? spec.kv_memory_bytes : static_cast<std::int64_t>(share);
+  const std::int64_t most =
+      spec.kv_memory_bytes > 0 ? spec.kv_memory_bytes : static_cast<std::int64_t>(share);
   if (spec.kv_memory_bytes > 0) {
     QUIRE_TRY_STATUS(cut(spec, most, plan));
     plan.slab_count = most / plan.slabs.slab_bytes;
@@ -113,10 +121,10 @@ Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available) {
   const std::int64_t slab = plan.slabs.slab_bytes;
   const std::int64_t least = plan.slabs.least_slabs();
   if (plan.slab_count < least)
-    return no_resources(fmt::format("KV memory of {} is less than one page of {} tokens per KV group takes ({}): use "
-                                    "--kv-memory {} or more, or a smaller --page-size",
-                                    bytes_to_string(most), spec.page_size(), bytes_to_string(least * slab),
-                                    least * slab));
+    return no_resources(
+        fmt::format("KV memory of {} is less than one page of {} tokens per KV group takes ({}): use "
+                    "--kv-memory {} or more, or a smaller --page-size",
+                    bytes_to_string(most), spec.page_size(), bytes_to_string(least * slab), least * slab));
   plan.bytes = plan.slab_count * slab;
   plan.capacity_tokens = capacity_of(plan, spec.chunk_tokens);
   if (spec.selection.order == PageOrder::layer_first) {

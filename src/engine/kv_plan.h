@@ -1,5 +1,5 @@
-// KvPlan: how the KV arena is cut and how large it is. The last decision of the ledger: everything else has its
-// line by then, and the arena gets what the user gave it, or what the limits can use of the rest.
+// KvPlan: how the KV arena is cut and how large it is. The last decision of the ledger: everything else has
+// its line by then, and the arena gets what the user gave it, or what the limits can use of the rest.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,18 @@
 namespace quire::engine {
 
 struct KvPlan {
-  std::vector<kv::GroupRule> rules;    // per group
-  std::vector<KvLayout> layouts;       // per group
+  std::vector<kv::GroupRule> rules;  // per group
+  std::vector<KvLayout> layouts;     // per group
   kv::SlabPlan slabs;
-  std::int64_t slab_count = 0;         // slab 0 included
-  std::int64_t bytes = 0;              // of the arena
+  std::int64_t slab_count = 0;  // slab 0 included
+  std::int64_t bytes = 0;       // of the arena
   // Longest single sequence that fits alone, in tokens: what one context can have of the arena.
   std::int64_t capacity_tokens = 0;
-  std::string because;                 // "16 sequences of 8192 tokens", "--kv-memory", ...
+  std::string because;  // "16 sequences of 8192 tokens", "--kv-memory", ...
 };
 
-// `available`: bytes that no other ledger line claims. Fails with the numbers when not even one page per group fits.
+// `available`: bytes that no other ledger line claims. Fails with the numbers when not even one page per
+// group fits.
 Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available);
 
 }  // namespace quire::engine

@@ -10,7 +10,8 @@
 namespace quire::engine {
 
 void Ledger::add(std::string owner, std::int64_t bytes) {
-  QUIRE_CHECK(bytes >= 0 && bytes_of(owner) == 0, "owner={} bytes={} listed={}", owner, bytes, bytes_of(owner));
+  QUIRE_CHECK(bytes >= 0 && bytes_of(owner) == 0, "owner={} bytes={} listed={}", owner, bytes,
+              bytes_of(owner));
   if (bytes > 0) lines_.push_back(LedgerLine{std::move(owner), bytes, false});
 }
 
@@ -39,17 +40,20 @@ std::int64_t Ledger::total_bytes() const {
 
 Status Ledger::check(std::int64_t available) const {
   if (private_bytes() <= available) return {};
-  return no_resources(fmt::format("this run needs {} of memory and {} are available:\n{}use a smaller --kv-memory, "
-                                  "--max-running or --chunk-tokens",
-                                  bytes_to_string(private_bytes()), bytes_to_string(available), to_string(*this)));
+  return no_resources(
+      fmt::format("this run needs {} of memory and {} are available:\n{}use a smaller --kv-memory, "
+                  "--max-running or --chunk-tokens",
+                  bytes_to_string(private_bytes()), bytes_to_string(available), to_string(*this)));
 }
 
 std::string to_string(const Ledger& ledger) {
   std::vector<LedgerLine> lines = ledger.lines();
-  std::stable_sort(lines.begin(), lines.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::stable_sort(lines.begin(), lines.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   std::string text;
   for (const LedgerLine& line : lines)
-    text += fmt::format("  {:>10}  {}{}\n", bytes_to_string(line.bytes), line.owner, line.mapped ? " (file)" : "");
+    text += fmt::format("  {:>10}  {}{}\n", bytes_to_string(line.bytes), line.owner,
+                        line.mapped ? " (file)" : "");
   return text + fmt::format("  {:>10}  in all\n", bytes_to_string(ledger.total_bytes()));
 }
 

@@ -18,7 +18,8 @@ TEST(Ledger, SumsAndRefuses) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::no_resources);
   EXPECT_NE(refused.error().message.find("logits"), std::string::npos);
-  EXPECT_NE(refused.error().message.find("299 bytes are available"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("299 bytes are available"), std::string::npos)
+      << refused.error().message;
 }
 
 TEST(Ledger, BytesInWords) {

@@ -5,22 +5,22 @@
 
 namespace quire::engine {
 
-inline constexpr std::int32_t kMaxPageSize = 256;        // tokens
-inline constexpr std::int32_t kMaxRunning = 1024;        // sequences decoding together
-inline constexpr std::int32_t kMaxChunkTokens = 65536;   // prompt tokens of one step
+inline constexpr std::int32_t kMaxPageSize = 256;       // tokens
+inline constexpr std::int32_t kMaxRunning = 1024;       // sequences decoding together
+inline constexpr std::int32_t kMaxChunkTokens = 65536;  // prompt tokens of one step
 inline constexpr std::int32_t kMaxThreads = 1024;
-inline constexpr std::int32_t kMaxScoreTop = 128;        // most likely tokens reported per scored position
-inline constexpr std::int32_t kScoreRows = 32;           // logits rows of one block when scoring
-inline constexpr std::int32_t kMaxStopTokens = 64;       // of one request
-inline constexpr std::int64_t kMaxWaiting = 1 << 20;     // requests submitted and not finished
+inline constexpr std::int32_t kMaxScoreTop = 128;     // most likely tokens reported per scored position
+inline constexpr std::int32_t kScoreRows = 32;        // logits rows of one block when scoring
+inline constexpr std::int32_t kMaxStopTokens = 64;    // of one request
+inline constexpr std::int64_t kMaxWaiting = 1 << 20;  // requests submitted and not finished
 
 // What `auto` means.
 inline constexpr std::int32_t kAutoRunningCpu = 16;
 inline constexpr std::int32_t kAutoRunningGpu = 256;
 inline constexpr std::int32_t kAutoChunkCpu = 512;
 inline constexpr std::int32_t kAutoChunkGpu = 2048;
-// KV memory by itself takes at most half of what is left, and not over this unless one sequence of the longest
-// context needs it: a short run on a big machine should not claim what it cannot use.
+// KV memory by itself takes at most half of what is left, and not over this unless one sequence of the
+// longest context needs it: a short run on a big machine should not claim what it cannot use.
 inline constexpr std::int64_t kAutoKvBytes = std::int64_t{1} << 30;
 inline constexpr double kAutoKvShare = 0.5;
 

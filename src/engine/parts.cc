@@ -12,7 +12,8 @@
 namespace quire::engine {
 namespace {
 
-// A recorded operation: its closure and the graph's own header. Arguments of the largest ops are some 600 bytes.
+// A recorded operation: its closure and the graph's own header. Arguments of the largest ops are some 600
+// bytes.
 constexpr std::int64_t kGraphNodeBytes = 640;
 constexpr std::int64_t kGraphNodesPerLayer = 14;
 constexpr std::int64_t kGraphNodesPerStep = 24;
@@ -25,8 +26,8 @@ class Assembler {
   Result<std::unique_ptr<EngineParts>> run() {
     QUIRE_TRY_STATUS(decide());
     if (!parts_->spec.dummy && !parts_->checkpoint->has_weights())
-      return bad_input(fmt::format("{} has no weight files: use --load-format dummy to run it with random weights",
-                                   path_));
+      return bad_input(fmt::format(
+          "{} has no weight files: use --load-format dummy to run it with random weights", path_));
     QUIRE_TRY_STATUS(list({.dummy = parts_->spec.dummy}));
     QUIRE_TRY_STATUS(parts_->ledger.check(parts_->device->memory().available_bytes));
     QUIRE_TRY_STATUS(load());
@@ -55,8 +56,8 @@ class Assembler {
   Status load();
   Status list(const model::LoadOptions& load);
   Status allocate();
-  // Device memory that is the process's own from now on, so that the ledger is what the process holds. (The KV
-  // arena alone becomes so with use.)
+  // Device memory that is the process's own from now on, so that the ledger is what the process holds. (The
+  // KV arena alone becomes so with use.)
   Result<std::unique_ptr<platform::Buffer>> take(std::int64_t bytes, const std::string& owner);
   Status bind();
   Status bind_kv();
@@ -93,9 +94,10 @@ Status Assembler::check_ops() {
   EngineSpec& spec = parts_->spec;
   const Determinism ops_level = parts_->ops->determinism();
   if (ops_level < spec.required)
-    return bad_input(fmt::format("the operations of {} are {} and this run asks for {}: use --deterministic {}",
-                                 parts_->ops->name(), attention::to_string(ops_level),
-                                 attention::to_string(spec.required), attention::to_string(ops_level)));
+    return bad_input(
+        fmt::format("the operations of {} are {} and this run asks for {}: use --deterministic {}",
+                    parts_->ops->name(), attention::to_string(ops_level), attention::to_string(spec.required),
+                    attention::to_string(ops_level)));
   parts_->determinism = std::min(ops_level, spec.selection.determinism);
   spec.trace.push_back(fmt::format("determinism {}: the least of attention and {} ({})",
                                    attention::to_string(parts_->determinism), parts_->ops->name(),
@@ -104,8 +106,8 @@ Status Assembler::check_ops() {
     const bool decode = pick.call.problem.phase == attention::Phase::decode;
     if (!decode || pick.backend->caps.capture != attention::Capture::no || !spec.graphs) continue;
     spec.graphs = false;
-    spec.trace.push_back(fmt::format("decode graphs off: {} of {} cannot be recorded", pick.backend->name,
-                                     pick.call.name));
+    spec.trace.push_back(
+        fmt::format("decode graphs off: {} of {} cannot be recorded", pick.backend->name, pick.call.name));
   }
   return {};
 }
@@ -158,7 +160,8 @@ Status Assembler::list(const model::LoadOptions& load) {
   parts_->notes = weights.notes;
   ledger.add_mapped("weights in the file", weights.mapped_bytes);
   ledger.add("weights", weights.private_bytes);
-  const std::unique_ptr<model::Model> outline = model::outline_model(model_spec_, *parts_->device, spec.level);
+  const std::unique_ptr<model::Model> outline =
+      model::outline_model(model_spec_, *parts_->device, spec.level);
   ledger.add("operations' workspace", parts_->ops->workspace_bytes(ops_limits()));
   ledger.add("activations", outline->activation_bytes(model_limits()));
   StepBuffers::plan(step_limits(), ledger);
@@ -170,13 +173,15 @@ Status Assembler::list(const model::LoadOptions& load) {
   if (spec.graphs) {
     const auto buckets = static_cast<std::int64_t>(Executor::buckets_of(spec.max_running).size());
     const auto layers = static_cast<std::int64_t>(model_spec_.layers.size());
-    ledger.add("decode graphs", buckets * (layers * kGraphNodesPerLayer + kGraphNodesPerStep) * kGraphNodeBytes);
+    ledger.add("decode graphs",
+               buckets * (layers * kGraphNodesPerLayer + kGraphNodesPerStep) * kGraphNodeBytes);
   }
   QUIRE_TRY(kv, plan_kv(spec, parts_->device->memory().available_bytes - ledger.private_bytes()));
   parts_->kv = std::move(kv);
   ledger.add("KV arena", parts_->kv.bytes);
-  spec.trace.push_back(fmt::format("KV memory {}, {} tokens for one sequence: {}", bytes_to_string(parts_->kv.bytes),
-                                   parts_->kv.capacity_tokens, parts_->kv.because));
+  spec.trace.push_back(fmt::format("KV memory {}, {} tokens for one sequence: {}",
+                                   bytes_to_string(parts_->kv.bytes), parts_->kv.capacity_tokens,
+                                   parts_->kv.because));
   return {};
 }
 
@@ -226,7 +231,8 @@ Status Assembler::bind_kv() {
     const KvLayout& layout = parts.kv.layouts[g];
     const bool fixed = layout.format().scale == KvScaleKind::tensor;
     for (int layer = 0; layer < static_cast<int>(layout.layers().size()); ++layer)
-      views[g].push_back(layout.view(parts.arena->base(), layer, fixed ? scale : nullptr, fixed ? scale + 1 : nullptr));
+      views[g].push_back(
+          layout.view(parts.arena->base(), layer, fixed ? scale : nullptr, fixed ? scale + 1 : nullptr));
   }
   parts.model->set_kv(views);
   return {};
@@ -241,8 +247,8 @@ Status Assembler::bind() {
   for (const attention::Pick& pick : parts.spec.selection.picks)
     padded_kv_len = std::max(padded_kv_len, pick.backend->caps.padded_row_len);
   for (const model::KvGroup& group : parts.spec.groups) parts.masks.push_back({group.mask, group.mask_width});
-  parts.executor = std::make_unique<Executor>(Executor::Parts{*parts.buffers, *parts.model, *parts.ops, *parts.stream,
-                                                              parts.calls, parts.masks, padded_kv_len});
+  parts.executor = std::make_unique<Executor>(Executor::Parts{
+      *parts.buffers, *parts.model, *parts.ops, *parts.stream, parts.calls, parts.masks, padded_kv_len});
   if (parts.spec.graphs) parts.executor->record();
   parts.stream->synchronize();
   return {};

@@ -1,6 +1,6 @@
-// EngineParts: everything an engine owns below its loop, put together in the order that the ledger needs: decide
-// (resolve), list every byte, check the sum against the machine, allocate, bind, record. Plain ownership: members
-// are destroyed in reverse order, the stream (which joins its worker) first.
+// EngineParts: everything an engine owns below its loop, put together in the order that the ledger needs:
+// decide (resolve), list every byte, check the sum against the machine, allocate, bind, record. Plain
+// ownership: members are destroyed in reverse order, the stream (which joins its worker) first.
 #pragma once
 
 #include <array>
@@ -46,14 +46,14 @@ struct EngineParts {
   std::unique_ptr<platform::Buffer> ops_memory;
   std::unique_ptr<model::Model> model;
   std::unique_ptr<platform::Buffer> activations;
-  std::unique_ptr<platform::Buffer> kv_scales;   // two floats, for KvScaleKind::tensor
+  std::unique_ptr<platform::Buffer> kv_scales;  // two floats, for KvScaleKind::tensor
   std::unique_ptr<platform::Arena> arena;
-  std::vector<std::unique_ptr<attention::Attention>> attentions;   // per call
-  std::vector<std::unique_ptr<platform::Buffer>> plan_memory;      // per call
+  std::vector<std::unique_ptr<attention::Attention>> attentions;  // per call
+  std::vector<std::unique_ptr<platform::Buffer>> plan_memory;     // per call
   std::vector<model::BoundCall> calls;
   std::vector<GroupMask> masks;
   std::unique_ptr<StepBuffers> buffers;
-  std::array<std::unique_ptr<platform::Event>, 2> events;          // step n came back
+  std::array<std::unique_ptr<platform::Event>, 2> events;  // step n came back
   std::unique_ptr<platform::Stream> stream;
   std::unique_ptr<Executor> executor;
 
@@ -65,7 +65,7 @@ struct EngineSurvey {
   std::string architecture;
   std::int32_t layers = 0;
   std::int64_t parameters = 0;
-  std::int64_t weights_bytes = 0;   // mapped and private
+  std::int64_t weights_bytes = 0;  // mapped and private
   EngineSpec spec;
   KvPlan kv;
   Ledger ledger;

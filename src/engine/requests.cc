@@ -16,7 +16,8 @@ namespace {
 Status check_ids(const char* what, std::span<const std::int32_t> ids, std::int32_t vocab) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab)
-      return bad_input(fmt::format("{} {} is token {}: the model has tokens 0 to {}", what, i, ids[i], vocab - 1));
+      return bad_input(
+          fmt::format("{} {} is token {}: the model has tokens 0 to {}", what, i, ids[i], vocab - 1));
   }
   return {};
 }
@@ -35,12 +36,15 @@ Status check_sampling(const Sampling& sampling, std::int32_t vocab) {
   QUIRE_TRY_STATUS(check_value("repetition_penalty", sampling.repetition_penalty, 1e-6f, kMost));
   QUIRE_TRY_STATUS(check_value("frequency_penalty", sampling.frequency_penalty, -kMost, kMost));
   QUIRE_TRY_STATUS(check_value("presence_penalty", sampling.presence_penalty, -kMost, kMost));
-  if (sampling.top_k < 0) return bad_input(fmt::format("top_k {} is negative: use 0 for off", sampling.top_k));
+  if (sampling.top_k < 0)
+    return bad_input(fmt::format("top_k {} is negative: use 0 for off", sampling.top_k));
   if (sampling.logit_bias.size() > static_cast<std::size_t>(ops::kMaxLogitBias))
-    return bad_input(fmt::format("{} logit biases: at most {}", sampling.logit_bias.size(), ops::kMaxLogitBias));
+    return bad_input(
+        fmt::format("{} logit biases: at most {}", sampling.logit_bias.size(), ops::kMaxLogitBias));
   for (const auto& [token, bias] : sampling.logit_bias) {
     if (token < 0 || token >= vocab)
-      return bad_input(fmt::format("a logit bias names token {}: the model has tokens 0 to {}", token, vocab - 1));
+      return bad_input(
+          fmt::format("a logit bias names token {}: the model has tokens 0 to {}", token, vocab - 1));
     if (std::isnan(bias)) return bad_input(fmt::format("the logit bias of token {} is not a number", token));
   }
   return {};
@@ -52,13 +56,14 @@ Status check_lengths(const Request& request, const RequestLimits& limits) {
     return bad_input(fmt::format("max_tokens {} is negative: use 0 for as many as fit", request.max_tokens));
   const std::int64_t least = request.score ? prompt : prompt + 1;
   if (least > limits.max_context)
-    return bad_input(fmt::format("a prompt of {} tokens{} is over the context of {}: shorten it by {}{}", prompt,
-                                 request.score ? "" : " and one token of answer", limits.max_context,
+    return bad_input(fmt::format("a prompt of {} tokens{} is over the context of {}: shorten it by {}{}",
+                                 prompt, request.score ? "" : " and one token of answer", limits.max_context,
                                  least - limits.max_context, " or raise --max-context up to the model's"));
   if (prompt > limits.most_kv_tokens)
-    return no_resources(fmt::format("a prompt of {} tokens needs as much KV, and the whole cache holds one sequence of "
-                                    "at most {}: give more --kv-memory or shorten the prompt",
-                                    prompt, limits.most_kv_tokens));
+    return no_resources(
+        fmt::format("a prompt of {} tokens needs as much KV, and the whole cache holds one sequence of "
+                    "at most {}: give more --kv-memory or shorten the prompt",
+                    prompt, limits.most_kv_tokens));
   return {};
 }
 

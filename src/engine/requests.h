@@ -1,4 +1,5 @@
-// The engine's side of a request: its tokens and what was reported of it. The scheduler knows only its counts.
+// The engine's side of a request: its tokens and what was reported of it. The scheduler knows only its
+// counts.
 #pragma once
 
 #include <chrono>
@@ -15,11 +16,11 @@ namespace quire::engine {
 using Clock = std::chrono::steady_clock;
 
 struct Live {
-  Request request;                    // its prompt is moved to `tokens`
-  std::vector<std::int32_t> tokens;   // prompt, then output
+  Request request;                   // its prompt is moved to `tokens`
+  std::vector<std::int32_t> tokens;  // prompt, then output
   std::int32_t prompt_tokens = 0;
   std::int32_t max_new_tokens = 0;
-  bool ends_by_context = false;       // max_new_tokens is what the context leaves
+  bool ends_by_context = false;  // max_new_tokens is what the context leaves
   Clock::time_point submitted;
   Clock::time_point first_token;
 
@@ -29,7 +30,7 @@ struct Live {
 struct RequestLimits {
   std::int32_t vocab = 0;
   std::int32_t max_context = 0;
-  std::int32_t most_kv_tokens = 0;    // of one sequence, in this pool
+  std::int32_t most_kv_tokens = 0;  // of one sequence, in this pool
 };
 
 // Refuses what can never run, with the numbers.

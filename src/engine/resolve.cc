@@ -23,16 +23,20 @@ constexpr std::array<std::string_view, 4> kLevelNames = {"none", "run_to_run", "
 constexpr std::array<std::string_view, 2> kOrderNames = {"page_first", "layer_first"};
 constexpr std::array<std::string_view, 2> kLoadNames = {"auto", "dummy"};
 
-bool one_of(std::string_view name, Names names) { return std::find(names.begin(), names.end(), name) != names.end(); }
+bool one_of(std::string_view name, Names names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 Error unknown(std::string_view what, std::string_view flag, std::string_view value, Names names) {
-  return bad_input(fmt::format("{} \"{}\" of --{} is not known{}", what, value, flag, did_you_mean(value, names)));
+  return bad_input(
+      fmt::format("{} \"{}\" of --{} is not known{}", what, value, flag, did_you_mean(value, names)));
 }
 
 // value 0 is auto; anything else must lie in [1, most].
 Status check_range(std::string_view what, std::string_view flag, std::int64_t value, std::int64_t most) {
   if (value < 0) return bad_input(fmt::format("{} {} is below 1: use --{} 1 or more", what, value, flag));
-  if (value > most) return bad_input(fmt::format("{0} {1} is over {2}: use --{3} {2} or less", what, value, most, flag));
+  if (value > most)
+    return bad_input(fmt::format("{0} {1} is over {2}: use --{3} {2} or less", what, value, most, flag));
   return {};
 }
 
@@ -75,10 +79,12 @@ class Resolver {
 };
 
 Status Resolver::check_names() const {
-  if (!one_of(options_.dtype, kDTypeNames)) return unknown("compute type", "dtype", options_.dtype, kDTypeNames);
+  if (!one_of(options_.dtype, kDTypeNames))
+    return unknown("compute type", "dtype", options_.dtype, kDTypeNames);
   if (cpu() && options_.dtype != "auto" && options_.dtype != "f32")
     return bad_input(fmt::format("the CPU computes in f32, not {}: use --dtype f32", options_.dtype));
-  if (!one_of(options_.kv_dtype, kKvNames)) return unknown("KV type", "kv-dtype", options_.kv_dtype, kKvNames);
+  if (!one_of(options_.kv_dtype, kKvNames))
+    return unknown("KV type", "kv-dtype", options_.kv_dtype, kKvNames);
   if (!options_.deterministic.empty() && !one_of(options_.deterministic, kLevelNames))
     return unknown("determinism level", "deterministic", options_.deterministic, kLevelNames);
   if (!options_.page_order.empty() && !one_of(options_.page_order, kOrderNames))
@@ -91,12 +97,16 @@ Status Resolver::check_names() const {
     return bad_input(fmt::format("--prefix-cache takes on or off, not \"{}\": use --prefix-cache off",
                                  options_.prefix_cache));
   if (options_.kv_memory_bytes < 0)
-    return bad_input(fmt::format("KV memory {} is negative: use --kv-memory auto or a size", options_.kv_memory_bytes));
+    return bad_input(
+        fmt::format("KV memory {} is negative: use --kv-memory auto or a size", options_.kv_memory_bytes));
   if (!(options_.kv_scale >= 0.0f) || options_.kv_scale > 1e30f)
-    return bad_input(fmt::format("KV scale {} is not a positive finite number: use --kv-scale 1", options_.kv_scale));
+    return bad_input(
+        fmt::format("KV scale {} is not a positive finite number: use --kv-scale 1", options_.kv_scale));
   if (options_.kv_scale > 0.0f && options_.kv_dtype != "fp8_e4m3")
-    return bad_input(fmt::format("--kv-scale is for fp8 KV and this run has KV type {}: leave it out or use "
-                                 "--kv-dtype fp8_e4m3", options_.kv_dtype));
+    return bad_input(
+        fmt::format("--kv-scale is for fp8 KV and this run has KV type {}: leave it out or use "
+                    "--kv-dtype fp8_e4m3",
+                    options_.kv_dtype));
   return check_backends();
 }
 
@@ -135,7 +145,9 @@ Status Resolver::limits() {
   spec_.threads = threads;
   because("compute threads {}: {}", threads.compute,
           options_.threads > 0 ? "asked for" : "the hardware threads this process may use");
-  spec_.max_running = options_.max_running > 0 ? options_.max_running : cpu() ? kAutoRunningCpu : kAutoRunningGpu;
+  spec_.max_running = options_.max_running > 0 ? options_.max_running
+                      : cpu()                  ? kAutoRunningCpu
+                                               : kAutoRunningGpu;
   because("running sequences {}: {}", spec_.max_running,
           options_.max_running > 0 ? "asked for" : "auto, the platform's default");
   const std::int32_t chunk = cpu() ? kAutoChunkCpu : kAutoChunkGpu;
@@ -171,7 +183,9 @@ Status Resolver::groups() {
                   : options_.dtype == "auto"       ? model_.dtype
                                                    : *dtype_from_string(options_.dtype);
   because("compute type {}: {}", to_string(spec_.compute),
-          options_.dtype != "auto" ? "asked for" : cpu() ? "the CPU computes in f32" : "the checkpoint's");
+          options_.dtype != "auto" ? "asked for"
+          : cpu()                  ? "the CPU computes in f32"
+                                   : "the checkpoint's");
   kv_type_ = options_.kv_dtype == "auto" ? DType::bf16 : *dtype_from_string(options_.kv_dtype);
   because("KV type {}: {}", to_string(kv_type_), options_.kv_dtype == "auto" ? "auto" : "asked for");
   spec_.groups = model::kv_groups(model_);
@@ -179,8 +193,10 @@ Status Resolver::groups() {
     return bad_input(fmt::format("{} has {} KV groups and this build takes {}: no option changes that",
                                  model_.architecture, spec_.groups.size(), ops::kMaxGroups));
   if (options_.page_order == "layer_first" && spec_.groups.size() > 1)
-    return bad_input(fmt::format("{} has {} KV groups that share one arena, and page order layer_first takes one: "
-                                 "use page order page_first", model_.architecture, spec_.groups.size()));
+    return bad_input(
+        fmt::format("{} has {} KV groups that share one arena, and page order layer_first takes one: "
+                    "use page order page_first",
+                    model_.architecture, spec_.groups.size()));
   return {};
 }
 
@@ -201,7 +217,8 @@ Result<attention::Selection> Resolver::try_scale(KvScaleKind scale) {
   wish.minimum = spec_.required;
   const PageOrder order = spec_.groups.size() > 1 ? PageOrder::page_first : device_.page_order;
   return attention::select(
-      table_, model::attention_calls(model_, device_, spec_.compute, spec_.kv_formats, spec_.level), wish, order);
+      table_, model::attention_calls(model_, device_, spec_.compute, spec_.kv_formats, spec_.level), wish,
+      order);
 }
 
 Status Resolver::calls() {
@@ -228,12 +245,14 @@ Status Resolver::calls() {
   for (const attention::Pick& pick : spec_.selection.picks) {
     because("{} runs on {}: {}", pick.call.name, pick.backend->name,
             pick.refused.empty() ? "first row of the table that fits" : "first row that fits; refused:");
-    for (const attention::Refusal& refusal : pick.refused) because("  {}: {}", refusal.row, refusal.reason.text);
+    for (const attention::Refusal& refusal : pick.refused)
+      because("  {}: {}", refusal.row, refusal.reason.text);
   }
   because("page size {}: {}", spec_.selection.page_size, spec_.selection.page_because);
   because("page order {}: {}", to_string(spec_.selection.order),
           options_.page_order.empty() ? "the platform's default" : "asked for");
-  because("attention determinism {}: the least of the rows chosen", attention::to_string(spec_.selection.determinism));
+  because("attention determinism {}: the least of the rows chosen",
+          attention::to_string(spec_.selection.determinism));
   return {};
 }
 

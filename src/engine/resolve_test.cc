@@ -13,7 +13,8 @@
 namespace quire::engine {
 namespace {
 
-constexpr std::string_view kLlama = R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":64,
+constexpr std::string_view kLlama =
+    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":64,
 "intermediate_size":96,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,
 "vocab_size":100,"max_position_embeddings":512,"rms_norm_eps":1e-5,"rope_theta":10000.0,"hidden_act":"silu",
 "tie_word_embeddings":true,"torch_dtype":"bfloat16"})";
@@ -106,8 +107,14 @@ TEST(Resolve, RefusalsNameTheNearestLegalChange) {
       {[](Options& o) { o.kv_dtype = "int4"; }, "int4"},
       {[](Options& o) { o.dtype = "bf16"; }, "use --dtype f32"},
       {[](Options& o) { o.attention_backend = "referense"; }, "did you mean reference"},
-      {[](Options& o) { o.attention = {{"full.decode", "cpux"}}; }, "cpu"},
-      {[](Options& o) { o.attention = {{"fall.decode", "cpu"}}; }, "full.decode"},
+      {[](Options& o) {
+         o.attention = {{"full.decode", "cpux"}};
+       },
+       "cpu"},
+      {[](Options& o) {
+         o.attention = {{"fall.decode", "cpu"}};
+       },
+       "full.decode"},
       {[](Options& o) { o.deterministic = "total"; }, "schedule_invariant"},
       {[](Options& o) { o.prefix_cache = "on"; }, "use --prefix-cache off"},
       {[](Options& o) { o.max_context = 513; }, "use --max-context 512 or less"},
@@ -143,7 +150,8 @@ TEST(KvPlan, PoolBytesAreBytesPerTokenTimesCapacity) {
     EXPECT_GT(plan->bytes, (16 << 20) * 0.95) << page;
     // One page is reserved for padding.
     EXPECT_NEAR(static_cast<double>(used + plan->layouts[0].page_stride()), static_cast<double>(plan->bytes),
-                0.01 * static_cast<double>(plan->bytes)) << page;
+                0.01 * static_cast<double>(plan->bytes))
+        << page;
   }
 }
 

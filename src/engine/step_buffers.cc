@@ -33,8 +33,8 @@ Results carve_results(Carver& carver, const StepLimits& limits) {
   return results;
 }
 
-constexpr std::string_view kOwners[] = {"step buffers (host)", "step buffers", "sequence state", "block tables",
-                                        "logits"};
+constexpr std::string_view kOwners[] = {"step buffers (host)", "step buffers", "sequence state",
+                                        "block tables", "logits"};
 
 }  // namespace
 
@@ -104,11 +104,13 @@ void StepBuffers::plan(const StepLimits& limits, Ledger& ledger) {
 Result<std::unique_ptr<StepBuffers>> StepBuffers::make(const StepLimits& limits, platform::Device& device) {
   std::unique_ptr<StepBuffers> made(new StepBuffers(limits));
   using Carve = std::int64_t (StepBuffers::*)(void*);
-  constexpr Carve kCarves[] = {&StepBuffers::carve_pinned, &StepBuffers::carve_step, &StepBuffers::carve_state,
-                               &StepBuffers::carve_tables, &StepBuffers::carve_logits};
+  constexpr Carve kCarves[] = {&StepBuffers::carve_pinned, &StepBuffers::carve_step,
+                               &StepBuffers::carve_state, &StepBuffers::carve_tables,
+                               &StepBuffers::carve_logits};
   for (std::size_t i = 0; i < std::size(kCarves); ++i) {
     const std::int64_t bytes = ((*made).*kCarves[i])(nullptr);
-    QUIRE_TRY(memory, i == 0 ? device.allocate_pinned(bytes, kOwners[i]) : device.allocate(bytes, kOwners[i]));
+    QUIRE_TRY(memory,
+              i == 0 ? device.allocate_pinned(bytes, kOwners[i]) : device.allocate(bytes, kOwners[i]));
     made->memory_[i] = std::move(memory);
     ((*made).*kCarves[i])(made->memory_[i]->data());
   }
@@ -123,7 +125,8 @@ void StepBuffers::clear(platform::Stream& stream, bool everything) {
   stream.fill(state.history, 0, limits_.history_stride() * static_cast<std::int64_t>(sizeof(std::int32_t)));
   stream.fill(params, 0, sizeof(ops::SamplingParams));
   for (std::int32_t g = 0; g < limits_.groups; ++g)
-    stream.fill(groups[g].slot_table, 0, limits_.table_stride() * static_cast<std::int64_t>(sizeof(std::uint32_t)));
+    stream.fill(groups[g].slot_table, 0,
+                limits_.table_stride() * static_cast<std::int64_t>(sizeof(std::uint32_t)));
 }
 
 }  // namespace quire::engine

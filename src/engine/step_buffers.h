@@ -16,10 +16,10 @@
 namespace quire::engine {
 
 struct StepLimits {
-  std::int32_t max_batch = 0;      // sequences of one step
-  std::int32_t max_total_q = 0;    // token rows of one step
-  std::int32_t slots = 0;          // rows of the sequence state, padding slot 0 included
-  std::int32_t max_deltas = 0;     // table entries that change in one step
+  std::int32_t max_batch = 0;    // sequences of one step
+  std::int32_t max_total_q = 0;  // token rows of one step
+  std::int32_t slots = 0;        // rows of the sequence state, padding slot 0 included
+  std::int32_t max_deltas = 0;   // table entries that change in one step
   std::int32_t max_context = 0;
   std::int32_t page_size = 1;
   std::int32_t groups = 1;
@@ -46,11 +46,11 @@ struct Upload {
 
 // What comes back with every step.
 struct Results {
-  std::int32_t* token = nullptr;           // [max_logit_rows]
-  float* logprob = nullptr;                // [max_logit_rows]
-  float* score_logprob = nullptr;          // [max_total_q]
-  std::int32_t* score_argmax = nullptr;    // [max_total_q]
-  std::int32_t* score_top_id = nullptr;    // [max_total_q * kMaxScoreTop], dense per scored block
+  std::int32_t* token = nullptr;         // [max_logit_rows]
+  float* logprob = nullptr;              // [max_logit_rows]
+  float* score_logprob = nullptr;        // [max_total_q]
+  std::int32_t* score_argmax = nullptr;  // [max_total_q]
+  std::int32_t* score_top_id = nullptr;  // [max_total_q * kMaxScoreTop], dense per scored block
   float* score_top_logprob = nullptr;
 };
 
@@ -74,8 +74,8 @@ class StepBuffers {
   // Staged for the step that opens the slot.
   SlotStart& slot_start(std::int64_t step, std::int32_t slot) { return slot_start_[step & 1][slot]; }
 
-  Upload upload;             // device
-  Results results;           // device
+  Upload upload;    // device
+  Results results;  // device
   ops::SequenceState state;
   ops::SamplingParams* params = nullptr;  // [slots]
   ops::LogitBias* bias = nullptr;         // [slots, kMaxLogitBias]
@@ -84,12 +84,12 @@ class StepBuffers {
   std::int32_t* q_offsets = nullptr;      // [max_batch + 1]
   std::int32_t* kv_lens = nullptr;        // [max_batch]
   std::array<ops::StepGroup, ops::kMaxGroups> groups{};
-  float* hidden = nullptr;                // [max_total_q, hidden]
-  float* logit_input = nullptr;           // [max_logit_rows, hidden]
-  float* logits = nullptr;                // [max_logit_rows, vocab]
+  float* hidden = nullptr;       // [max_total_q, hidden]
+  float* logit_input = nullptr;  // [max_logit_rows, hidden]
+  float* logits = nullptr;       // [max_logit_rows, vocab]
 
-  // Zeroes what padding slot 0 reads; `everything`: all of it, so that the process holds it from now on. Once,
-  // before the first step.
+  // Zeroes what padding slot 0 reads; `everything`: all of it, so that the process holds it from now on.
+  // Once, before the first step.
   void clear(platform::Stream& stream, bool everything);
 
  private:

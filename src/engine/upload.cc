@@ -13,14 +13,16 @@ using scheduler::Input;
 using scheduler::PlanRow;
 using scheduler::StepPlan;
 
-// Table entries that got a page. Released ones keep their stale id on the device: no row sees a key of theirs,
-// and what is not seen is never dereferenced (attention/contract.h).
+// Table entries that got a page. Released ones keep their stale id on the device: no row sees a key of
+// theirs, and what is not seen is never dereferenced (attention/contract.h).
 std::int32_t fill_deltas(const StepPlan& plan, EngineParts& parts, Upload& up) {
   std::int32_t count = 0;
   for (const kv::TableUpdate& update : plan.updates) {
     if (update.page == kPaddingPage) continue;
-    QUIRE_CHECK(count < parts.buffers->limits().max_deltas, "step {} has over {} new pages", plan.step, count);
-    up.deltas[count++] = {static_cast<std::int32_t>(update.group.value), static_cast<std::int32_t>(update.slot.value),
+    QUIRE_CHECK(count < parts.buffers->limits().max_deltas, "step {} has over {} new pages", plan.step,
+                count);
+    up.deltas[count++] = {static_cast<std::int32_t>(update.group.value),
+                          static_cast<std::int32_t>(update.slot.value),
                           static_cast<std::int32_t>(update.entry), update.page.value};
   }
   *up.delta_count = count;
@@ -122,7 +124,9 @@ void Flight::reserve(std::int32_t max_batch) {
   extend_q_len.reserve(rows);
 }
 
-std::int32_t first_logit_row(const PlanRow& row) { return row.first_row + row.logits_begin - row.query_begin; }
+std::int32_t first_logit_row(const PlanRow& row) {
+  return row.first_row + row.logits_begin - row.query_begin;
+}
 
 void upload_step(const StepPlan& plan, EngineParts& parts, Requests& requests, Flight& flight) {
   const auto step = static_cast<std::int64_t>(plan.step);
@@ -146,7 +150,8 @@ void upload_step(const StepPlan& plan, EngineParts& parts, Requests& requests, F
     fill_targets(row, live, flight, up);
   }
   fill_extends(plan, flight, up);
-  flight.launch.decode_rows = plan.extend_rows > 0 ? plan.decode_rows : parts.executor->bucket(plan.decode_rows);
+  flight.launch.decode_rows =
+      plan.extend_rows > 0 ? plan.decode_rows : parts.executor->bucket(plan.decode_rows);
   flight.launch.total_q = plan.extend_rows > 0 ? plan.total_q : flight.launch.decode_rows;
   for (std::int32_t r = static_cast<std::int32_t>(plan.rows.size());
        r < flight.launch.decode_rows + plan.extend_rows; ++r)

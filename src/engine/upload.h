@@ -1,5 +1,6 @@
-// Upload: a StepPlan as device inputs. Fills the pinned side of this step and enqueues one copy of what it used;
-// slots that open get their sampling parameters by copies of their own (admissions only, never a steady step).
+// Upload: a StepPlan as device inputs. Fills the pinned side of this step and enqueues one copy of what it
+// used; slots that open get their sampling parameters by copies of their own (admissions only, never a steady
+// step).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ struct Flight {
   std::vector<std::int32_t> extend_prefix;  // of extend rows, for launch
   std::vector<std::int32_t> extend_q_len;
   StepLaunch launch;
-  std::int32_t scored_end = 0;              // flat rows below it may have scores
-  std::int32_t score_top_end = 0;           // entries of the top lists in use
+  std::int32_t scored_end = 0;     // flat rows below it may have scores
+  std::int32_t score_top_end = 0;  // entries of the top lists in use
 
   // So that nothing allocates later.
   void reserve(std::int32_t max_batch);

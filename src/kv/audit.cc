@@ -11,8 +11,10 @@ GroupId group_id(int index) { return GroupId{static_cast<std::uint32_t>(index)};
 
 Owner request(SequenceId sequence) { return Owner{OwnerKind::request, sequence.value}; }
 
-std::string entry_name(const PagePool& pool, GroupId group, SequenceId sequence, std::int64_t entry, PageId page) {
-  return fmt::format("{}: entry {} of request {} (page {})", pool.group(group).name, entry, sequence.value, page.value);
+std::string entry_name(const PagePool& pool, GroupId group, SequenceId sequence, std::int64_t entry,
+                       PageId page) {
+  return fmt::format("{}: entry {} of request {} (page {})", pool.group(group).name, entry, sequence.value,
+                     page.value);
 }
 
 // Which requests hold how many pages according to the table, and whether two rows name one page.
@@ -78,7 +80,8 @@ std::vector<std::string> audit(const PagePool& pool, const BlockTable& table) {
       if (table.is_open(slot)) {
         audit_row(pool, table, slot, group_id(g), seen, tally, violations);
       } else if (!table.row(slot, group_id(g)).empty()) {
-        violations.push_back(fmt::format("{}: slot {} is nobody's and has a row", pool.group(group_id(g)).name, s));
+        violations.push_back(
+            fmt::format("{}: slot {} is nobody's and has a row", pool.group(group_id(g)).name, s));
       }
     }
   }
@@ -99,8 +102,9 @@ std::vector<std::string> leaks(const PagePool& pool) {
     for (int g = 0; g < pool.groups(); ++g) {
       const GroupId group = group_id(g);
       if (holding.pages[group] == 0 && holding.promised[group] == 0) continue;
-      violations.push_back(fmt::format("{}: {} still holds {} pages and a promise of {}", pool.group(group).name,
-                                       to_string(holding.owner), holding.pages[group], holding.promised[group]));
+      violations.push_back(fmt::format("{}: {} still holds {} pages and a promise of {}",
+                                       pool.group(group).name, to_string(holding.owner), holding.pages[group],
+                                       holding.promised[group]));
     }
   }
   return violations;

@@ -18,8 +18,8 @@ BlockTable::BlockTable(TableConfig config)
     group.entries = pages_for(rule, config_.max_tokens);
     // calloc, not a vector: rows are sized for the longest context, and what no sequence reaches must not
     // become resident memory.
-    group.pages.reset(static_cast<PageId*>(
-        std::calloc(rows * static_cast<std::size_t>(group.entries), sizeof(PageId))));
+    group.pages.reset(
+        static_cast<PageId*>(std::calloc(rows * static_cast<std::size_t>(group.entries), sizeof(PageId))));
     QUIRE_CHECK(group.pages != nullptr, "a block table of {} x {} entries", rows, group.entries);
     group.rows.resize(rows);
     storage_.push_back(std::move(group));

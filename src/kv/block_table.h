@@ -26,8 +26,8 @@ struct TableUpdate {
 };
 
 struct TableConfig {
-  std::int32_t slots = 0;        // usable ones are 1 .. slots; slot 0 is padding: its rows stay empty
-  std::int32_t max_tokens = 0;   // of one sequence
+  std::int32_t slots = 0;       // usable ones are 1 .. slots; slot 0 is padding: its rows stay empty
+  std::int32_t max_tokens = 0;  // of one sequence
   std::vector<GroupRule> groups;
 };
 

@@ -26,7 +26,8 @@ FreeBits::FreeBits(std::int64_t slabs, std::int64_t pages_per_slab)
 FreeBits::Place FreeBits::place(PageId page) const {
   const std::int64_t slab = page.value / pages_per_slab_;
   const std::int64_t index = page.value % pages_per_slab_;
-  return Place{static_cast<std::size_t>(slab * words_per_slab_ + index / 64), std::uint64_t{1} << (index % 64)};
+  return Place{static_cast<std::size_t>(slab * words_per_slab_ + index / 64),
+               std::uint64_t{1} << (index % 64)};
 }
 
 bool FreeBits::test(PageId page) const {
@@ -52,7 +53,8 @@ void FreeBits::set_slab(std::int64_t slab) {
 }
 
 void FreeBits::clear_slab(std::int64_t slab) {
-  for (std::int64_t w = 0; w < words_per_slab_; ++w) words_[static_cast<std::size_t>(slab * words_per_slab_ + w)] = 0;
+  for (std::int64_t w = 0; w < words_per_slab_; ++w)
+    words_[static_cast<std::size_t>(slab * words_per_slab_ + w)] = 0;
 }
 
 std::int64_t FreeBits::count(std::int64_t slab) const {

@@ -13,20 +13,28 @@ std::int64_t ceil_div(std::int64_t value, std::int64_t divisor) { return (value 
 
 std::string_view to_string(Keep keep) {
   switch (keep) {
-    case Keep::all: return "all";
-    case Keep::window: return "window";
-    case Keep::chunk: return "chunk";
+    case Keep::all:
+      return "all";
+    case Keep::window:
+      return "window";
+    case Keep::chunk:
+      return "chunk";
   }
   return "unknown";
 }
 
-std::int64_t pages_for(const GroupRule& rule, std::int64_t tokens) { return ceil_div(tokens, rule.page_tokens); }
+std::int64_t pages_for(const GroupRule& rule, std::int64_t tokens) {
+  return ceil_div(tokens, rule.page_tokens);
+}
 
 std::int64_t visible_begin(const GroupRule& rule, std::int64_t p) {
   switch (rule.keep) {
-    case Keep::all: return 0;
-    case Keep::window: return std::max<std::int64_t>(0, p - rule.width + 1);
-    case Keep::chunk: return p / rule.width * rule.width;
+    case Keep::all:
+      return 0;
+    case Keep::window:
+      return std::max<std::int64_t>(0, p - rule.width + 1);
+    case Keep::chunk:
+      return p / rule.width * rule.width;
   }
   return 0;
 }

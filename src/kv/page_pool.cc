@@ -78,10 +78,11 @@ Result<std::unique_ptr<PagePool>> PagePool::create(PoolConfig config) {
   QUIRE_CHECK(plan.groups() > 0 && config.groups.size() == plan.page_strides.size(), "groups={} planned={}",
               config.groups.size(), plan.groups());
   if (config.slabs < plan.least_slabs()) {
-    return no_resources(fmt::format("the KV arena has {} slabs of {} bytes, {} groups need {} at least: give the cache "
-                                    "{} bytes or more",
-                                    config.slabs, plan.slab_bytes, plan.groups(), plan.least_slabs(),
-                                    plan.least_slabs() * plan.slab_bytes));
+    return no_resources(
+        fmt::format("the KV arena has {} slabs of {} bytes, {} groups need {} at least: give the cache "
+                    "{} bytes or more",
+                    config.slabs, plan.slab_bytes, plan.groups(), plan.least_slabs(),
+                    plan.least_slabs() * plan.slab_bytes));
   }
   for (const std::int64_t per_slab : plan.pages_per_slab) {
     if (config.slabs > std::numeric_limits<std::uint32_t>::max() / per_slab) {
@@ -92,7 +93,8 @@ Result<std::unique_ptr<PagePool>> PagePool::create(PoolConfig config) {
   return std::unique_ptr<PagePool>(new PagePool(std::move(config)));
 }
 
-PagePool::PagePool(PoolConfig config) : config_(std::move(config)), slabs_(static_cast<std::size_t>(config_.slabs)) {
+PagePool::PagePool(PoolConfig config)
+    : config_(std::move(config)), slabs_(static_cast<std::size_t>(config_.slabs)) {
   for (const std::int64_t per_slab : config_.plan.pages_per_slab) {
     groups_.push_back(Group{FreeBits(config_.slabs, per_slab), PageRefs(config_.slabs * per_slab), per_slab});
   }
@@ -118,7 +120,9 @@ bool PagePool::can_promise(const PageCounts& counts) const {
   return slabs <= free_slabs_;
 }
 
-bool PagePool::fits_empty(const PageCounts& counts) const { return config_.plan.slabs_for(counts) <= config_.slabs; }
+bool PagePool::fits_empty(const PageCounts& counts) const {
+  return config_.plan.slabs_for(counts) <= config_.slabs;
+}
 
 Reservation PagePool::reserve(Owner owner, const PageCounts& counts) {
   if (!can_promise(counts)) return Reservation();
@@ -182,7 +186,8 @@ PageId PagePool::take(GroupId id, PageId after, Owner owner) {
 PageId PagePool::choose(GroupId id, PageId after) {
   Group& group = groups_[id.value];
   const PageId next{after.value + 1};
-  if (after != kPaddingPage && next.value < group.per_slab * config_.slabs && group.free_bits.test(next)) return next;
+  if (after != kPaddingPage && next.value < group.per_slab * config_.slabs && group.free_bits.test(next))
+    return next;
   if (group.partial == kNoSlab) own_slab(id, pick_free_slab(id, after));
   if (after != kPaddingPage && group.free_bits.test(next)) return next;
   return group.free_bits.find(group.partial);
@@ -205,7 +210,8 @@ void PagePool::own_slab(GroupId id, std::int64_t index) {
   slabs_[static_cast<std::size_t>(index)].group = static_cast<std::int32_t>(id.value);
   --free_slabs_;
   ++group.owned_slabs;
-  while (lowest_free_slab_ < config_.slabs && slabs_[static_cast<std::size_t>(lowest_free_slab_)].group >= 0) {
+  while (lowest_free_slab_ < config_.slabs &&
+         slabs_[static_cast<std::size_t>(lowest_free_slab_)].group >= 0) {
     ++lowest_free_slab_;
   }
   group.free_bits.set_slab(index);
@@ -250,8 +256,8 @@ std::int64_t PagePool::withheld(GroupId group, std::int64_t slab) const {
 // ---- what others may know --------------------------------------------------------------------------------
 
 std::int32_t PagePool::references(GroupId group, PageId page) const {
-  QUIRE_CHECK(page.value < groups_[group.value].per_slab * config_.slabs, "group {} has no page {}", group.value,
-              page.value);
+  QUIRE_CHECK(page.value < groups_[group.value].per_slab * config_.slabs, "group {} has no page {}",
+              group.value, page.value);
   return groups_[group.value].refs.count(page);
 }
 
@@ -294,7 +300,8 @@ std::vector<Holding> PagePool::holdings() const {
 
 std::string PagePool::describe(GroupId group, PageId page) const {
   std::string owners;
-  groups_[group.value].refs.each(page, [&](Owner owner) { owners += (owners.empty() ? "" : ", ") + to_string(owner); });
+  groups_[group.value].refs.each(
+      page, [&](Owner owner) { owners += (owners.empty() ? "" : ", ") + to_string(owner); });
   return fmt::format("page {} of {} (held by {})", page.value, config_.groups[group.value].name,
                      owners.empty() ? "nobody" : owners);
 }

@@ -34,9 +34,9 @@ struct GroupConfig {
 
 struct PoolConfig {
   SlabPlan plan;
-  std::int64_t slabs = 0;            // backed; at least plan.least_slabs()
-  std::vector<GroupConfig> groups;   // as many as the plan has
-  bool record_freed = false;         // debug builds: keep the list for take_freed()
+  std::int64_t slabs = 0;           // backed; at least plan.least_slabs()
+  std::vector<GroupConfig> groups;  // as many as the plan has
+  bool record_freed = false;        // debug builds: keep the list for take_freed()
 };
 
 struct GroupPage {
@@ -113,8 +113,8 @@ class PagePool {
   bool idle() const;
   // Every owner with what it holds, sorted. For reports: walks all pages.
   std::vector<Holding> holdings() const;
-  // Pages freed since the last call, in order: a debug engine fills them with NaN before their next use. Valid
-  // until the next call; empty unless record_freed.
+  // Pages freed since the last call, in order: a debug engine fills them with NaN before their next use.
+  // Valid until the next call; empty unless record_freed.
   std::span<const GroupPage> take_freed();
 
   // The O(1) part of the conservation rules, and all of them (audit.h says how to use them). Each violation
@@ -127,8 +127,8 @@ class PagePool {
   static constexpr std::int32_t kNoSlab = -1;
 
   struct Slab {
-    std::int32_t group = -1;  // -1: free
-    std::int64_t used = 0;    // pages handed out
+    std::int32_t group = -1;          // -1: free
+    std::int64_t used = 0;            // pages handed out
     std::int32_t previous = kNoSlab;  // in the group's list of slabs with a free page
     std::int32_t next = kNoSlab;
     bool listed = false;
@@ -138,7 +138,7 @@ class PagePool {
     PageRefs refs;
     std::int64_t per_slab = 0;
     std::int64_t owned_slabs = 0;
-    std::int64_t free = 0;      // in slabs of the group
+    std::int64_t free = 0;  // in slabs of the group
     std::int64_t used = 0;
     std::int64_t promised = 0;
     std::int64_t peak = 0;

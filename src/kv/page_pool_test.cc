@@ -134,7 +134,8 @@ TEST(PagePool, PageZeroOfEveryGroupOverlapsNothingHandedOut) {
   for (const std::vector<std::int64_t>& strides :
        {std::vector<std::int64_t>{64, 128}, {128, 64}, {4 * 64, 22 * 64, 3 * 64}, {64 * 101, 64 * 97}}) {
     const auto pool = make_pool(strides, 40);
-    const std::int64_t reach = *std::max_element(pool->plan().page_strides.begin(), pool->plan().page_strides.end());
+    const std::int64_t reach =
+        *std::max_element(pool->plan().page_strides.begin(), pool->plan().page_strides.end());
     for (std::size_t g = 0; g < strides.size(); ++g) {
       const GroupId group{static_cast<std::uint32_t>(g)};
       PageCounts wanted;
@@ -199,18 +200,21 @@ TEST(PagePool, TooFewSlabsAreRefusedWithNumbers) {
 TEST(PagePool, RandomTraffic) {
   for (const std::uint64_t seed : {1, 2, 3, 4}) {
     std::mt19937_64 random(seed);
-    const auto pool = make_pool({64, 192, 320}, 6 + static_cast<std::int64_t>(seed) * 5, false, 64 * 192 * 50);
+    const auto pool =
+        make_pool({64, 192, 320}, 6 + static_cast<std::int64_t>(seed) * 5, false, 64 * 192 * 50);
     std::vector<std::pair<GroupPage, Owner>> held;
     for (int step = 0; step < 4000; ++step) {
       const Owner owner = request(static_cast<std::uint32_t>(random() % 50));
       if (random() % 2 == 0) {
         PageCounts wanted;
-        for (int g = 0; g < 3; ++g) wanted.of[static_cast<std::size_t>(g)] = static_cast<std::int64_t>(random() % 6);
+        for (int g = 0; g < 3; ++g)
+          wanted.of[static_cast<std::size_t>(g)] = static_cast<std::int64_t>(random() % 6);
         Reservation reservation = pool->reserve(owner, wanted);
         for (std::uint32_t g = 0; g < 3 && reservation.held(); ++g) {
           // Sometimes not all: the rest rolls back.
           while (reservation.left(GroupId{g}) > static_cast<std::int64_t>(random() % 3)) {
-            const PageId page = reservation.take(GroupId{g}, held.empty() ? kPaddingPage : held.back().first.page);
+            const PageId page =
+                reservation.take(GroupId{g}, held.empty() ? kPaddingPage : held.back().first.page);
             held.push_back({{GroupId{g}, page}, owner});
           }
         }

@@ -5,7 +5,8 @@
 namespace quire::kv {
 
 void PageRefs::add(PageId page, Owner owner) {
-  QUIRE_CHECK(owner.kind != OwnerKind::none && !holds(page, owner), "page {} and {}", page.value, to_string(owner));
+  QUIRE_CHECK(owner.kind != OwnerKind::none && !holds(page, owner), "page {} and {}", page.value,
+              to_string(owner));
   Node& first = first_[page.value];
   if (first.owner.kind == OwnerKind::none) {
     first.owner = owner;

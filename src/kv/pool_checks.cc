@@ -15,15 +15,17 @@ std::vector<std::string> PagePool::check_counters() const {
     owned += group.owned_slabs;
     const std::int64_t withheld_pages = g == config_.plan.head.value ? 1 : 0;
     if (group.free + group.used + withheld_pages != group.owned_slabs * group.per_slab) {
-      violations.push_back(fmt::format("{}: {} free + {} used + {} withheld pages are not its {} slabs of {}", name,
-                                       group.free, group.used, withheld_pages, group.owned_slabs, group.per_slab));
+      violations.push_back(fmt::format("{}: {} free + {} used + {} withheld pages are not its {} slabs of {}",
+                                       name, group.free, group.used, withheld_pages, group.owned_slabs,
+                                       group.per_slab));
     }
     if (group.promised < 0) violations.push_back(fmt::format("{}: {} pages promised", name, group.promised));
     const std::int64_t missing = group.promised - group.free;
     if (missing > 0) missing_slabs += (missing + group.per_slab - 1) / group.per_slab;
   }
   if (owned + free_slabs_ != config_.slabs) {
-    violations.push_back(fmt::format("{} owned + {} free slabs are not {}", owned, free_slabs_, config_.slabs));
+    violations.push_back(
+        fmt::format("{} owned + {} free slabs are not {}", owned, free_slabs_, config_.slabs));
   }
   if (missing_slabs > free_slabs_) {
     violations.push_back(fmt::format("promises need {} more slabs, {} are free", missing_slabs, free_slabs_));
@@ -49,11 +51,13 @@ void PagePool::check_group(GroupId id, std::vector<std::string>& violations) con
       if (referenced && !ours) violations.push_back(describe(id, page) + ": its slab is not the group's");
       const bool should_be_free = ours && !referenced && p != 0;
       if (group.free_bits.test(page) != should_be_free) {
-        violations.push_back(describe(id, page) + (should_be_free ? ": lost, neither free nor held" : ": listed as free"));
+        violations.push_back(describe(id, page) +
+                             (should_be_free ? ": lost, neither free nor held" : ": listed as free"));
       }
     }
     if (ours && used_here != slab.used) {
-      violations.push_back(fmt::format("{}: slab {} counts {} pages, {} are held", name, s, slab.used, used_here));
+      violations.push_back(
+          fmt::format("{}: slab {} counts {} pages, {} are held", name, s, slab.used, used_here));
     }
     if (ours && slab.listed != (used_here + withheld(id, s) < group.per_slab)) {
       violations.push_back(fmt::format("{}: slab {} is {} the list of slabs with free pages", name, s,
@@ -81,8 +85,8 @@ std::vector<std::string> PagePool::check_all() const {
   }
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     if (promised.of[g] != groups_[g].promised) {
-      violations.push_back(fmt::format("{}: {} pages promised, the promises add up to {}", config_.groups[g].name,
-                                       groups_[g].promised, promised.of[g]));
+      violations.push_back(fmt::format("{}: {} pages promised, the promises add up to {}",
+                                       config_.groups[g].name, groups_[g].promised, promised.of[g]));
     }
     check_group(GroupId{static_cast<std::uint32_t>(g)}, violations);
   }

@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::int64_t kMaxStride = std::int64_t{1} << 46;
 constexpr std::int64_t kMaxSlabBytes = std::int64_t{1} << 52;
-constexpr std::int64_t kPagesPerSlab = 32;     // of the largest page, where the arena allows
-constexpr std::int64_t kSlabsPerGroup = 64;    // so many at least, before slabs get larger
-constexpr std::int64_t kFirstQuantum = 64;     // padded strides stay aligned to cache lines
+constexpr std::int64_t kPagesPerSlab = 32;   // of the largest page, where the arena allows
+constexpr std::int64_t kSlabsPerGroup = 64;  // so many at least, before slabs get larger
+constexpr std::int64_t kFirstQuantum = 64;   // padded strides stay aligned to cache lines
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -44,7 +44,8 @@ Candidate candidate(std::span<const std::int64_t> strides, std::int64_t quantum,
   double padding = 0;
   for (const std::int64_t stride : strides) {
     result.strides.push_back(round_up(stride, quantum));
-    padding = std::max(padding, static_cast<double>(result.strides.back() - stride) / static_cast<double>(stride));
+    padding =
+        std::max(padding, static_cast<double>(result.strides.back() - stride) / static_cast<double>(stride));
   }
   result.multiple = common_multiple(result.strides);
   if (result.multiple == 0) return result;
@@ -83,7 +84,8 @@ Result<SlabPlan> plan_slabs(std::span<const std::int64_t> page_strides, std::int
   }
   for (const std::int64_t stride : page_strides) {
     if (stride < 1 || stride > kMaxStride) {
-      return bad_input(fmt::format("a KV page of {} bytes: use a page size that gives 1 to {}", stride, kMaxStride));
+      return bad_input(
+          fmt::format("a KV page of {} bytes: use a page size that gives 1 to {}", stride, kMaxStride));
     }
   }
   const std::int64_t arena = std::max<std::int64_t>(arena_bytes, 1);
@@ -96,9 +98,11 @@ Result<SlabPlan> plan_slabs(std::span<const std::int64_t> page_strides, std::int
   if (page_strides.size() > 1) {
     for (std::int64_t quantum = kFirstQuantum; quantum < largest; quantum *= 2) consider(quantum);
     // With one of the strides as the quantum the others become its multiples: always a usable candidate.
-    for (const std::int64_t stride : page_strides) consider(round_up(stride, std::min(stride, kFirstQuantum)));
+    for (const std::int64_t stride : page_strides)
+      consider(round_up(stride, std::min(stride, kFirstQuantum)));
   }
-  QUIRE_CHECK(best.multiple > 0, "no common multiple of {} strides, largest {}", page_strides.size(), largest);
+  QUIRE_CHECK(best.multiple > 0, "no common multiple of {} strides, largest {}", page_strides.size(),
+              largest);
   SlabPlan plan;
   const auto head = std::max_element(best.strides.begin(), best.strides.end());
   plan.head = GroupId{static_cast<std::uint32_t>(head - best.strides.begin())};

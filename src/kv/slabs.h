@@ -19,9 +19,9 @@ namespace quire::kv {
 
 struct SlabPlan {
   std::int64_t slab_bytes = 0;
-  GroupId head;                                // owns slab 0
-  std::vector<std::int64_t> page_strides;      // per group, as asked or padded (KvLayout::padded_to)
-  std::vector<std::int64_t> pages_per_slab;    // per group
+  GroupId head;                              // owns slab 0
+  std::vector<std::int64_t> page_strides;    // per group, as asked or padded (KvLayout::padded_to)
+  std::vector<std::int64_t> pages_per_slab;  // per group
 
   int groups() const { return static_cast<int>(page_strides.size()); }
   // Slabs that hold `counts` pages of the groups at the same time, slab 0 included.

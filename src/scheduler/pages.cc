@@ -43,9 +43,8 @@ bool Scheduler::cover(Sequence& sequence, std::int32_t end) {
     if (released[group] > 0 && sequence.extending()) {
       QUIRE_CHECK(sequence.promise.grow(released), "{} pages of group {}", released[group], g);
     }
-    const std::int64_t needed =
-        kv::pages_for(table_.rule(group), end) -
-        static_cast<std::int64_t>(table_.row(sequence.slot, group).size());
+    const std::int64_t needed = kv::pages_for(table_.rule(group), end) -
+                                static_cast<std::int64_t>(table_.row(sequence.slot, group).size());
     missing[group] = std::max<std::int64_t>(0, needed - sequence.promise.left(group));
     grow = grow || missing[group] > 0;
   }
@@ -79,7 +78,9 @@ void Scheduler::retract(InFlight& step, std::uint32_t record) {
   QUIRE_CHECK(running_.back() == record, "sequence {}", sequence.info.sequence.value);
   running_.pop_back();
   give_back(sequence);
-  const auto older = [this](std::uint32_t a, std::uint32_t b) { return records_[a].arrival < records_[b].arrival; };
+  const auto older = [this](std::uint32_t a, std::uint32_t b) {
+    return records_[a].arrival < records_[b].arrival;
+  };
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), record, older), record);
   step.plan.retracted.push_back(sequence.info.sequence);
   ++retractions_;
@@ -87,7 +88,8 @@ void Scheduler::retract(InFlight& step, std::uint32_t record) {
 
 // Pages, promise and slot go back; the sequence is as it was before admission.
 void Scheduler::give_back(Sequence& sequence) {
-  table_.close(sequence.slot, [&](GroupId group, PageId page) { pool_.give(group, page, owner_of(sequence)); });
+  table_.close(sequence.slot,
+               [&](GroupId group, PageId page) { pool_.give(group, page, owner_of(sequence)); });
   free_slots_.push_back(sequence.slot);
   sequence.promise.release();
   sequence.slot = kPaddingSlot;

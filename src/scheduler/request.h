@@ -9,10 +9,10 @@
 namespace quire::scheduler {
 
 struct RequestInfo {
-  SequenceId sequence;               // never reused
-  std::int32_t prompt_tokens = 0;    // >= 1
-  std::int32_t max_new_tokens = 0;   // >= 1; scoring ignores it
-  bool score = false;                // logits of every prompt token instead of new tokens
+  SequenceId sequence;              // never reused
+  std::int32_t prompt_tokens = 0;   // >= 1
+  std::int32_t max_new_tokens = 0;  // >= 1; scoring ignores it
+  bool score = false;               // logits of every prompt token instead of new tokens
 };
 
 // What a step made of one row of its plan.

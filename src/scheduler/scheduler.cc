@@ -12,7 +12,8 @@ namespace {
 
 kv::TableConfig table_config(const SchedulerConfig& config, const kv::PagePool& pool) {
   kv::TableConfig table{config.max_running, config.max_context, {}};
-  for (int g = 0; g < pool.groups(); ++g) table.groups.push_back(pool.group(GroupId{static_cast<std::uint32_t>(g)}).rule);
+  for (int g = 0; g < pool.groups(); ++g)
+    table.groups.push_back(pool.group(GroupId{static_cast<std::uint32_t>(g)}).rule);
   return table;
 }
 
@@ -43,15 +44,17 @@ std::int32_t longest_fit(const SchedulerConfig& config, const kv::PagePool& pool
 
 Result<std::unique_ptr<Scheduler>> Scheduler::create(const SchedulerConfig& config, kv::PagePool& pool) {
   if (config.max_running < 1 || config.chunk_tokens < 1 || config.max_context < 1 || config.max_waiting < 1) {
-    return bad_input(fmt::format("{} running sequences, chunks of {} tokens, {} tokens of context and {} waiting "
-                                 "requests: each must be 1 or more",
-                                 config.max_running, config.chunk_tokens, config.max_context, config.max_waiting));
+    return bad_input(
+        fmt::format("{} running sequences, chunks of {} tokens, {} tokens of context and {} waiting "
+                    "requests: each must be 1 or more",
+                    config.max_running, config.chunk_tokens, config.max_context, config.max_waiting));
   }
   const std::int32_t longest = longest_fit(config, pool);
   if (longest < 1) {
-    return no_resources(fmt::format("the KV cache of {} bytes cannot hold one page of every group for a chunk of {} "
-                                    "tokens: give it more memory or use smaller pages or chunks",
-                                    pool.slabs() * pool.plan().slab_bytes, config.chunk_tokens));
+    return no_resources(
+        fmt::format("the KV cache of {} bytes cannot hold one page of every group for a chunk of {} "
+                    "tokens: give it more memory or use smaller pages or chunks",
+                    pool.slabs() * pool.plan().slab_bytes, config.chunk_tokens));
   }
   return std::unique_ptr<Scheduler>(new Scheduler(config, pool, longest));
 }
@@ -62,7 +65,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, kv::PagePool& pool, std::int
   running_.reserve(slots);
   free_slots_.reserve(slots);
   ended_.reserve(slots);
-  for (std::size_t slot = slots; slot >= 1; --slot) free_slots_.push_back(SlotId{static_cast<std::uint32_t>(slot)});
+  for (std::size_t slot = slots; slot >= 1; --slot)
+    free_slots_.push_back(SlotId{static_cast<std::uint32_t>(slot)});
   for (InFlight& step : steps_) {
     constexpr std::size_t kUpdatesPerStep = 4096;  // room before the list grows
     step.plan.rows.reserve(slots);
@@ -96,9 +100,10 @@ Status Scheduler::submit(const RequestInfo& info) {
   Sequence sequence;
   sequence.info = info;
   if (sequence.most_kv_tokens() > most_kv_tokens_) {
-    return no_resources(fmt::format("the request needs KV for {} tokens, the whole cache holds one sequence of at most "
-                                    "{}: ask for less or give the cache more memory",
-                                    sequence.most_kv_tokens(), most_kv_tokens_));
+    return no_resources(
+        fmt::format("the request needs KV for {} tokens, the whole cache holds one sequence of at most "
+                    "{}: ask for less or give the cache more memory",
+                    sequence.most_kv_tokens(), most_kv_tokens_));
   }
   if (waiting() >= config_.max_waiting) {
     return no_resources(fmt::format("{} requests are waiting, the limit is {}: try again later", waiting(),
@@ -166,7 +171,17 @@ const StepPlan* Scheduler::plan() {
   plan.updates.clear();
   plan.retracted.clear();
   step.records.clear();
-  plan = StepPlan{next_step_, std::move(plan.rows), 0, 0, 0, 0, 0, 0, 0, {}, std::move(plan.updates),
+  plan = StepPlan{next_step_,
+                  std::move(plan.rows),
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  {},
+                  std::move(plan.updates),
                   std::move(plan.retracted)};
   chunk_left_ = config_.chunk_tokens;
   out_of_pages_ = false;
@@ -206,8 +221,9 @@ void Scheduler::plan_extends(InFlight& step) {
 void Scheduler::plan_chunk(InFlight& step, std::uint32_t record) {
   Sequence& sequence = records_[record];
   const std::int32_t count = std::min(chunk_left_, sequence.literals - sequence.planned);
-  QUIRE_CHECK(cover(sequence, sequence.planned + count), "sequence {} was admitted without pages for [{}, {})",
-              sequence.info.sequence.value, sequence.planned, sequence.planned + count);
+  QUIRE_CHECK(cover(sequence, sequence.planned + count),
+              "sequence {} was admitted without pages for [{}, {})", sequence.info.sequence.value,
+              sequence.planned, sequence.planned + count);
   chunk_left_ -= count;
   add_row(step, record, RowKind::extend, count);
   close_row(step);
@@ -230,11 +246,14 @@ bool Scheduler::admit_one(InFlight& step, std::uint32_t record) {
   // A page for each running sequence stays free, or the newcomer would be retracted at once.
   kv::PageCounts with_headroom = need;
   for (int g = 0; g < table_.groups(); ++g) with_headroom.of[static_cast<std::size_t>(g)] += running();
-  sequence.promise = pool_.reserve(kv::Owner{kv::OwnerKind::request, sequence.info.sequence.value}, with_headroom);
+  sequence.promise =
+      pool_.reserve(kv::Owner{kv::OwnerKind::request, sequence.info.sequence.value}, with_headroom);
   if (!sequence.promise.held()) return false;
   sequence.promise.shrink_to(need);
   waiting_.erase(waiting_.begin());
-  const auto older = [this](std::uint32_t a, std::uint32_t b) { return records_[a].arrival < records_[b].arrival; };
+  const auto older = [this](std::uint32_t a, std::uint32_t b) {
+    return records_[a].arrival < records_[b].arrival;
+  };
   running_.insert(std::upper_bound(running_.begin(), running_.end(), record, older), record);
   sequence.state = State::running;
   sequence.slot = free_slots_.back();
@@ -260,7 +279,8 @@ PlanRow& Scheduler::add_row(InFlight& step, std::uint32_t record, RowKind kind, 
   row.visible = kv::Visible{sequence.planned + count};
   row.allocated = table_.allocated(sequence.slot, GroupId{0});
   for (int g = 1; g < table_.groups(); ++g) {
-    row.allocated = std::min(row.allocated, table_.allocated(sequence.slot, GroupId{static_cast<std::uint32_t>(g)}));
+    row.allocated =
+        std::min(row.allocated, table_.allocated(sequence.slot, GroupId{static_cast<std::uint32_t>(g)}));
   }
   row.updates_begin = static_cast<std::int32_t>(plan.updates.size());
   sequence.planned += count;

@@ -36,10 +36,10 @@
 namespace quire::scheduler {
 
 struct SchedulerConfig {
-  std::int32_t max_running = 1;    // sequences with a slot; slots are 1 .. max_running
-  std::int32_t chunk_tokens = 1;   // most prompt tokens of one step
-  std::int32_t max_context = 1;    // tokens of prompt and output of one sequence
-  std::int32_t max_waiting = 1;    // queue length; submit() refuses more
+  std::int32_t max_running = 1;   // sequences with a slot; slots are 1 .. max_running
+  std::int32_t chunk_tokens = 1;  // most prompt tokens of one step
+  std::int32_t max_context = 1;   // tokens of prompt and output of one sequence
+  std::int32_t max_waiting = 1;   // queue length; submit() refuses more
 };
 
 inline constexpr int kMaxInFlight = 2;  // plans that are not committed
@@ -60,8 +60,8 @@ class Scheduler {
   // The next step, or null when there is nothing to run before the steps in flight are committed (or at all:
   // has_work()). Valid until the plan() after next. REQUIRES in_flight() < kMaxInFlight.
   const StepPlan* plan();
-  // Takes in the results of the oldest plan in flight, one per row, in order. Returns the sequences that ended
-  // with it; valid until the next call.
+  // Takes in the results of the oldest plan in flight, one per row, in order. Returns the sequences that
+  // ended with it; valid until the next call.
   std::span<const Ended> commit(std::span<const RowResult> results);
 
   // Whether results of the sequence's rows still count.
@@ -124,10 +124,10 @@ class Scheduler {
   std::array<InFlight, kMaxInFlight> steps_;
   std::uint64_t next_step_ = 0;
   int in_flight_ = 0;
-  std::int64_t live_ = 0;          // sequences that have not ended
-  std::int32_t ending_ = 0;        // ended sequences whose pages wait for a step in flight
-  std::int32_t chunk_left_ = 0;    // prompt tokens that the plan being made still has room for
-  bool out_of_pages_ = false;      // the plan being made waits for pages of ending sequences
+  std::int64_t live_ = 0;        // sequences that have not ended
+  std::int32_t ending_ = 0;      // ended sequences whose pages wait for a step in flight
+  std::int32_t chunk_left_ = 0;  // prompt tokens that the plan being made still has room for
+  bool out_of_pages_ = false;    // the plan being made waits for pages of ending sequences
   std::uint64_t arrivals_ = 0;
   std::int64_t retractions_ = 0;
 };

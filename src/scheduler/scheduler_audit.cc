@@ -7,11 +7,13 @@
 namespace quire::scheduler {
 namespace {
 
-void audit_sequence(const Sequence& sequence, const kv::BlockTable& table, std::vector<std::string>& violations) {
+void audit_sequence(const Sequence& sequence, const kv::BlockTable& table,
+                    std::vector<std::string>& violations) {
   const std::uint32_t id = sequence.info.sequence.value;
   if (sequence.state == State::waiting) {
     if (sequence.promise.held() || sequence.slot != kPaddingSlot) {
-      violations.push_back(fmt::format("sequence {} waits and holds slot {} or a promise", id, sequence.slot.value));
+      violations.push_back(
+          fmt::format("sequence {} waits and holds slot {} or a promise", id, sequence.slot.value));
     }
     return;
   }
@@ -22,8 +24,9 @@ void audit_sequence(const Sequence& sequence, const kv::BlockTable& table, std::
   for (int g = 0; g < table.groups(); ++g) {
     const kv::Allocated allocated = table.allocated(sequence.slot, GroupId{static_cast<std::uint32_t>(g)});
     if (sequence.committed.tokens > sequence.planned || sequence.planned > allocated.tokens) {
-      violations.push_back(fmt::format("sequence {} group {}: committed {} <= planned {} <= allocated {} is false", id,
-                                       g, sequence.committed.tokens, sequence.planned, allocated.tokens));
+      violations.push_back(
+          fmt::format("sequence {} group {}: committed {} <= planned {} <= allocated {} is false", id, g,
+                      sequence.committed.tokens, sequence.planned, allocated.tokens));
     }
   }
 }

@@ -57,7 +57,8 @@ TEST(Scheduler, OneRequestFromChunksToItsLength) {
   plan = rig.scheduler->plan();
   EXPECT_EQ(to_string(*plan),
             "step 2: 1 decode, 0 verify, 0 extend, 1 tokens, 1 logits\n"
-            "  decode sequence 1 slot 1 tokens [13, 14) kv 14/16 from last output logits [13, 14) gives output 1\n");
+            "  decode sequence 1 slot 1 tokens [13, 14) kv 14/16 from last output logits [13, 14) gives "
+            "output 1\n");
   EXPECT_TRUE(rig.commit(*plan).empty());
   plan = rig.scheduler->plan();
   EXPECT_EQ(rig.commit(*plan), (std::vector<Ended>{{SequenceId{1}, EndReason::length}}));
@@ -170,7 +171,8 @@ TEST(Scheduler, AWindowHoldsNoMoreThanWindowPlusChunk) {
   constexpr int kWindow = 512;
   constexpr int kChunk = 256;
   for (const int page : {1, 16, 64}) {
-    Rig rig({{kv::Keep::all, 0, page}, {kv::Keep::window, kWindow, page}}, 40000 / page, {1, kChunk, 32768, 10});
+    Rig rig({{kv::Keep::all, 0, page}, {kv::Keep::window, kWindow, page}}, 40000 / page,
+            {1, kChunk, 32768, 10});
     ASSERT_TRUE(rig.submit(1, 32000, 30).ok());
     const StepPlan* ahead = rig.scheduler->plan();
     while (rig.scheduler->has_work()) {

@@ -17,21 +17,21 @@ enum class State : std::uint8_t {
 
 struct Sequence {
   RequestInfo info;
-  std::uint64_t arrival = 0;      // order of submission; retraction keeps it
+  std::uint64_t arrival = 0;  // order of submission; retraction keeps it
   State state = State::waiting;
-  bool ended = false;             // nothing more is wanted of it; kept only while steps in flight use it
-  std::int32_t in_flight = 0;     // rows in plans that are not committed
+  bool ended = false;          // nothing more is wanted of it; kept only while steps in flight use it
+  std::int32_t in_flight = 0;  // rows in plans that are not committed
 
   // Outputs: known, and counting those of steps in flight.
   std::int32_t generated = 0;
   std::int32_t planned_outputs = 0;
-  std::int32_t scored = 0;        // scoring: positions [0, scored) are known
+  std::int32_t scored = 0;  // scoring: positions [0, scored) are known
 
   // While running.
   SlotId slot;
-  std::int32_t literals = 0;      // tokens known on the host when it got its slot: prompt and earlier output
-  std::int32_t planned = 0;       // tokens in the cache, counting steps in flight
-  kv::Committed committed;        // of these, known to be done
+  std::int32_t literals = 0;  // tokens known on the host when it got its slot: prompt and earlier output
+  std::int32_t planned = 0;   // tokens in the cache, counting steps in flight
+  kv::Committed committed;    // of these, known to be done
   kv::Reservation promise;
 
   bool extending() const { return planned < literals; }

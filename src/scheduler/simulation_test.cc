@@ -52,7 +52,8 @@ class Device {
   // Bytes of a token in the arena: a group's pages overlap other groups' when the accounting is wrong.
   std::int64_t address(const PlanRow& row, std::size_t g, std::int64_t key) {
     const std::int64_t page = case_.rules[g].page_tokens;
-    const std::uint32_t id = table_[{row.slot.value, static_cast<std::uint32_t>(g), static_cast<std::uint32_t>(key / page)}];
+    const std::uint32_t id =
+        table_[{row.slot.value, static_cast<std::uint32_t>(g), static_cast<std::uint32_t>(key / page)}];
     EXPECT_NE(id, 0u) << "sequence " << row.sequence.value << " key " << key << " of group " << g;
     return id * case_.strides[g] + key % page * (case_.strides[g] / page);
   }
@@ -65,7 +66,8 @@ class Device {
     }
   }
   void read(const PlanRow& row, std::size_t g) {
-    for (std::int64_t key = kv::visible_begin(case_.rules[g], row.query_begin); key < row.visible.tokens; ++key) {
+    for (std::int64_t key = kv::visible_begin(case_.rules[g], row.query_begin); key < row.visible.tokens;
+         ++key) {
       const std::int64_t at = address(row, g, key);
       for (std::int64_t byte = 0; byte < case_.strides[g] / case_.rules[g].page_tokens; ++byte) {
         const Stamp expected{row.sequence.value, static_cast<std::int32_t>(key)};
@@ -82,8 +84,8 @@ class Device {
 
 struct Client {
   RequestInfo info;
-  int stop_after = 0;     // outputs after which the engine says finished; 0: never
-  int outputs = 0;        // accepted
+  int stop_after = 0;  // outputs after which the engine says finished; 0: never
+  int outputs = 0;     // accepted
   int scored = 0;
   bool over = false;
 };
@@ -95,7 +97,8 @@ class Simulation {
     config.plan = kv::plan_slabs(case_.strides, 0).value();
     case_.strides = config.plan.page_strides;
     config.slabs = std::max(case_.slabs, config.plan.least_slabs());
-    for (const kv::GroupRule& rule : case_.rules) config.groups.push_back({std::string(to_string(rule.keep)), rule});
+    for (const kv::GroupRule& rule : case_.rules)
+      config.groups.push_back({std::string(to_string(rule.keep)), rule});
     pool_ = kv::PagePool::create(std::move(config)).value();
     Result<std::unique_ptr<Scheduler>> made = Scheduler::create(case_.config, *pool_);
     if (made.ok()) scheduler_ = std::move(made).value();
@@ -191,7 +194,9 @@ class Simulation {
     check("commit");
   }
   void check(const char* when) {
-    ASSERT_EQ(scheduler_->audit(), std::vector<std::string>()) << when << "\n" << log_.substr(log_.size() > 4000 ? log_.size() - 4000 : 0);
+    ASSERT_EQ(scheduler_->audit(), std::vector<std::string>())
+        << when << "\n"
+        << log_.substr(log_.size() > 4000 ? log_.size() - 4000 : 0);
   }
   void check_plan(const StepPlan& plan) {
     ASSERT_TRUE(kv::check_step(*pool_, scheduler_->table(), plan.updates).empty());

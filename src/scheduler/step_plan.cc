@@ -6,10 +6,10 @@ namespace quire::scheduler {
 namespace {
 
 std::string row_text(const StepPlan& plan, const PlanRow& row) {
-  std::string text = fmt::format("  {} sequence {} slot {}{} tokens [{}, {}) kv {}/{} from {}", to_string(row.kind),
-                                 row.sequence.value, row.slot.value, row.opens_slot ? " (new)" : "", row.query_begin,
-                                 row.query_begin + row.query_count, row.visible.tokens, row.allocated.tokens,
-                                 row.input == Input::literal ? "literals" : "last output");
+  std::string text = fmt::format(
+      "  {} sequence {} slot {}{} tokens [{}, {}) kv {}/{} from {}", to_string(row.kind), row.sequence.value,
+      row.slot.value, row.opens_slot ? " (new)" : "", row.query_begin, row.query_begin + row.query_count,
+      row.visible.tokens, row.allocated.tokens, row.input == Input::literal ? "literals" : "last output");
   if (row.logits_count > 0) {
     text += fmt::format(" logits [{}, {})", row.logits_begin, row.logits_begin + row.logits_count);
   }
@@ -25,19 +25,23 @@ std::string row_text(const StepPlan& plan, const PlanRow& row) {
 
 std::string_view to_string(RowKind kind) {
   switch (kind) {
-    case RowKind::decode: return "decode";
-    case RowKind::verify: return "verify";
-    case RowKind::extend: return "extend";
+    case RowKind::decode:
+      return "decode";
+    case RowKind::verify:
+      return "verify";
+    case RowKind::extend:
+      return "extend";
   }
   return "unknown";
 }
 
 std::string to_string(const StepPlan& plan) {
-  std::string text = fmt::format("step {}: {} decode, {} verify, {} extend, {} tokens, {} logits\n", plan.step,
-                                 plan.decode_rows, plan.verify_rows, plan.extend_rows, plan.total_q,
-                                 plan.total_logits);
+  std::string text =
+      fmt::format("step {}: {} decode, {} verify, {} extend, {} tokens, {} logits\n", plan.step,
+                  plan.decode_rows, plan.verify_rows, plan.extend_rows, plan.total_q, plan.total_logits);
   for (const PlanRow& row : plan.rows) text += row_text(plan, row);
-  for (const SequenceId sequence : plan.retracted) text += fmt::format("  retracted sequence {}\n", sequence.value);
+  for (const SequenceId sequence : plan.retracted)
+    text += fmt::format("  retracted sequence {}\n", sequence.value);
   return text;
 }
 

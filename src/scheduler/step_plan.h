@@ -30,28 +30,28 @@ struct PlanRow {
   SlotId slot;
   RowKind kind = RowKind::extend;
   Input input = Input::literal;
-  bool opens_slot = false;           // first row of the sequence in this slot: its device state starts anew
-  bool yields_token = false;         // the last logits give the sequence's next token
-  std::int32_t first_row = 0;        // index of the first flat token row
-  std::int32_t query_begin = 0;      // position (key index) of the first query token
+  bool opens_slot = false;       // first row of the sequence in this slot: its device state starts anew
+  bool yields_token = false;     // the last logits give the sequence's next token
+  std::int32_t first_row = 0;    // index of the first flat token row
+  std::int32_t query_begin = 0;  // position (key index) of the first query token
   std::int32_t query_count = 0;
-  kv::Visible visible;               // keys after this row: query_begin + query_count
-  kv::Allocated allocated;           // the least over the groups
-  std::int32_t logits_begin = 0;     // positions [logits_begin, logits_begin + logits_count) need logits: none,
-  std::int32_t logits_count = 0;     // the last one, or (scoring) all that were not scored before
-  std::int32_t output_index = 0;     // with yields_token: 0 for the first generated token of the sequence
-  std::int32_t updates_begin = 0;    // the row's part of StepPlan::updates: new pages, released entries
+  kv::Visible visible;             // keys after this row: query_begin + query_count
+  kv::Allocated allocated;         // the least over the groups
+  std::int32_t logits_begin = 0;   // positions [logits_begin, logits_begin + logits_count) need logits: none,
+  std::int32_t logits_count = 0;   // the last one, or (scoring) all that were not scored before
+  std::int32_t output_index = 0;   // with yields_token: 0 for the first generated token of the sequence
+  std::int32_t updates_begin = 0;  // the row's part of StepPlan::updates: new pages, released entries
   std::int32_t updates_count = 0;
 };
 
 struct StepPlan {
   std::uint64_t step = 0;
   std::vector<PlanRow> rows;
-  std::int32_t decode_rows = 0;      // rows [0, decode_rows)
+  std::int32_t decode_rows = 0;  // rows [0, decode_rows)
   std::int32_t verify_rows = 0;
   std::int32_t extend_rows = 0;
-  std::int32_t total_q = 0;          // flat token rows
-  std::int32_t decode_q = 0;         // of these, in decode rows
+  std::int32_t total_q = 0;   // flat token rows
+  std::int32_t decode_q = 0;  // of these, in decode rows
   std::int32_t total_logits = 0;
   std::int32_t max_q = 0;
   kv::Visible max_visible;

@@ -6,7 +6,8 @@
 
 namespace quire::session {
 
-Answer::Answer(const tokenizer::Tokenizer* tokenizer, tokenizer::StopMatcher stops) : stops_(std::move(stops)) {
+Answer::Answer(const tokenizer::Tokenizer* tokenizer, tokenizer::StopMatcher stops)
+    : stops_(std::move(stops)) {
   if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, /*skip_special=*/true);
 }
 

@@ -22,9 +22,9 @@ class Answer {
   // What was held back, when the answer ends for another reason.
   std::string flush();
 
-  bool stopped() const { return stopped_; }              // a stop string is complete
+  bool stopped() const { return stopped_; }  // a stop string is complete
   std::int32_t tokens() const { return tokens_; }
-  double first_token_s() const { return first_token_s_; } // since the answer was made
+  double first_token_s() const { return first_token_s_; }  // since the answer was made
   double age_s() const;
 
  private:

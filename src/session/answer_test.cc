@@ -9,7 +9,8 @@ tokenizer::Tokenizer byte_tokenizer() {
   // Two letters and the two bytes of an e with an acute accent, in GPT-2's byte alphabet.
   static const std::string_view tokens[] = {"a", "b", "Ã", "©"};
   static const std::int32_t types[] = {1, 1, 1, 1};
-  tokenizer::GgufVocabulary vocabulary{.model = "gpt2", .pre = "gpt-2", .tokens = tokens, .types = types, .merges = {}};
+  tokenizer::GgufVocabulary vocabulary{
+      .model = "gpt2", .pre = "gpt-2", .tokens = tokens, .types = types, .merges = {}};
   Result<tokenizer::Tokenizer> made = tokenizer::Tokenizer::from_gguf(vocabulary);
   EXPECT_TRUE(made.ok()) << made.error().message;
   return std::move(made).value();

@@ -28,7 +28,8 @@ class SessionImpl final : public Session {
   void cancel(RequestId id) override;
   bool step(std::vector<TextOutput>& outputs) override;
   Result<std::vector<std::int32_t>> tokenize(std::string_view text, bool add_special_tokens) const override;
-  Result<std::string> detokenize(const std::vector<std::int32_t>& ids, bool skip_special_tokens) const override;
+  Result<std::string> detokenize(const std::vector<std::int32_t>& ids,
+                                 bool skip_special_tokens) const override;
   Result<std::string> render(const std::vector<Message>& messages) const override;
 
  private:
@@ -118,14 +119,16 @@ bool SessionImpl::step(std::vector<TextOutput>& outputs) {
   return more;
 }
 
-Result<std::vector<std::int32_t>> SessionImpl::tokenize(std::string_view text, bool add_special_tokens) const {
+Result<std::vector<std::int32_t>> SessionImpl::tokenize(std::string_view text,
+                                                        bool add_special_tokens) const {
   QUIRE_TRY(tokenizer, text_->tokenizer());
   tokenizer::EncodeOptions options;
   options.add_special = add_special_tokens;
   return tokenizer->encode(text, options);
 }
 
-Result<std::string> SessionImpl::detokenize(const std::vector<std::int32_t>& ids, bool skip_special_tokens) const {
+Result<std::string> SessionImpl::detokenize(const std::vector<std::int32_t>& ids,
+                                            bool skip_special_tokens) const {
   QUIRE_TRY(tokenizer, text_->tokenizer());
   return tokenizer->decode(ids, skip_special_tokens);
 }

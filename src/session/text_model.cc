@@ -27,7 +27,8 @@ Result<tokenizer::Tokenizer> tokenizer_from_gguf(const checkpoint::GgufFile& fil
     QUIRE_TRY(list, file.integers("tokenizer.ggml.token_type"));
     types.assign(list.begin(), list.end());
   }
-  tokenizer::GgufVocabulary vocabulary{.model = model, .pre = pre, .tokens = tokens, .types = types, .merges = merges};
+  tokenizer::GgufVocabulary vocabulary{
+      .model = model, .pre = pre, .tokens = tokens, .types = types, .merges = merges};
   const std::int64_t last = static_cast<std::int64_t>(tokens.size()) - 1;
   for (const auto& [key, id] : {std::pair{"tokenizer.ggml.bos_token_id", &vocabulary.bos},
                                 std::pair{"tokenizer.ggml.eos_token_id", &vocabulary.eos}}) {
@@ -91,12 +92,12 @@ void TextModel::load_template(const checkpoint::Checkpoint& checkpoint) {
   const checkpoint::ChatTemplate* found = settings->find("default");
   if (found == nullptr && !settings->templates.empty()) found = &settings->templates.front();
   if (found == nullptr) {
-    no_template_ = bad_input(fmt::format("{} has no chat template: give the prompt as text (without --chat)",
-                                         checkpoint.path()));
+    no_template_ = bad_input(
+        fmt::format("{} has no chat template: give the prompt as text (without --chat)", checkpoint.path()));
     return;
   }
-  Result<ChatTemplate> parsed =
-      ChatTemplate::parse(found->text, fmt::format("chat template '{}' of {}", found->name, checkpoint.path()));
+  Result<ChatTemplate> parsed = ChatTemplate::parse(
+      found->text, fmt::format("chat template '{}' of {}", found->name, checkpoint.path()));
   if (parsed.ok()) {
     template_ = std::move(parsed).value();
   } else {

@@ -96,7 +96,8 @@ std::uint16_t f32_to_f16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
   const std::uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > kInfinityBits) return sign | 0x7e00u | static_cast<std::uint16_t>((magnitude >> 13) & 0x3ffu);
+  if (magnitude > kInfinityBits)
+    return sign | 0x7e00u | static_cast<std::uint16_t>((magnitude >> 13) & 0x3ffu);
   if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // 65520 and up round to infinity
   return sign | static_cast<std::uint16_t>(round_magnitude<10, 15>(magnitude));
 }

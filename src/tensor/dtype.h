@@ -12,7 +12,7 @@ namespace quire {
 enum class DType : std::uint8_t { f32, bf16, f16, fp8_e4m3, i8, u8, i32, i64, u64 };
 
 std::size_t dtype_bytes(DType type);
-std::string_view to_string(DType type);                      // "f32", "bf16", ...
+std::string_view to_string(DType type);  // "f32", "bf16", ...
 std::optional<DType> dtype_from_string(std::string_view name);
 
 float bf16_to_f32(std::uint16_t bits);

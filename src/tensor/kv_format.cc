@@ -41,20 +41,20 @@ Status check_format(const KvFormat& format) {
     return bad_input(fmt::format("a KV cache of {}/{} is not known: use f32, bf16, f16 or fp8_e4m3",
                                  to_string(format.k_type), to_string(format.v_type)));
   }
-  if (format.packing != KvPacking::plain) return bad_input("no page layout packs KV rows for VNNI: use plain");
+  if (format.packing != KvPacking::plain)
+    return bad_input("no page layout packs KV rows for VNNI: use plain");
   if (format.section_count > format.sections.size()) {
-    return bad_input(fmt::format("a KV row of {} sections: at most {}", format.section_count,
-                                 format.sections.size()));
+    return bad_input(
+        fmt::format("a KV row of {} sections: at most {}", format.section_count, format.sections.size()));
   }
   if (format.tokens_per_entry == 0) return bad_input("a KV entry of 0 tokens: use 1 or more");
   if (format.section_count > 0) return {};
   if (format.scale == KvScaleKind::block) return bad_input("block scales need a row with sections");
   const bool scaled = is_fp8(format.k_type) || is_fp8(format.v_type);
   if (scaled != (format.scale != KvScaleKind::none)) {
-    return bad_input(fmt::format("a {} cache with scale kind {}: {}", to_string(format.k_type),
-                                 to_string(format.scale),
-                                 scaled ? "use tensor (a scale of 1 changes nothing), layer_head or token_head"
-                                        : "use none"));
+    return bad_input(fmt::format(
+        "a {} cache with scale kind {}: {}", to_string(format.k_type), to_string(format.scale),
+        scaled ? "use tensor (a scale of 1 changes nothing), layer_head or token_head" : "use none"));
   }
   return {};
 }
@@ -63,12 +63,12 @@ Status check_layer(const std::vector<KvLayerShape>& layers, std::size_t index, c
   const KvLayerShape& shape = layers[index];
   const auto in_bounds = [](std::int32_t value) { return value >= 1 && value <= kMaxHeadsOrDim; };
   if (!in_bounds(shape.kv_heads) || !in_bounds(shape.qk_dim) || !in_bounds(shape.v_dim)) {
-    return bad_input(fmt::format("layer {} of the KV group has {} heads, dims {}/{}: each must be 1..{}", index,
-                                 shape.kv_heads, shape.qk_dim, shape.v_dim, kMaxHeadsOrDim));
+    return bad_input(fmt::format("layer {} of the KV group has {} heads, dims {}/{}: each must be 1..{}",
+                                 index, shape.kv_heads, shape.qk_dim, shape.v_dim, kMaxHeadsOrDim));
   }
   if (shape.latent && shape.v_dim > shape.qk_dim) {
-    return bad_input(fmt::format("latent layer {}: V of {} dims is longer than its row of {}", index, shape.v_dim,
-                                 shape.qk_dim));
+    return bad_input(fmt::format("latent layer {}: V of {} dims is longer than its row of {}", index,
+                                 shape.v_dim, shape.qk_dim));
   }
   if (format.section_count > 0 && !shape.latent) {
     return bad_input(fmt::format("layer {} is not latent: rows with sections are for latent layers", index));
@@ -76,7 +76,8 @@ Status check_layer(const std::vector<KvLayerShape>& layers, std::size_t index, c
   if (shape.shares_layer < 0) return {};
   const auto source = static_cast<std::size_t>(shape.shares_layer);
   if (source >= layers.size() || layers[source].shares_layer >= 0) {
-    return bad_input(fmt::format("layer {} shares the KV of layer {}, which keeps none of its own", index, source));
+    return bad_input(
+        fmt::format("layer {} shares the KV of layer {}, which keeps none of its own", index, source));
   }
   const KvLayerShape& other = layers[source];
   if (other.kv_heads != shape.kv_heads || other.qk_dim != shape.qk_dim || other.v_dim != shape.v_dim ||
@@ -91,8 +92,8 @@ std::int64_t padded_stride(std::int64_t page_bytes, const KvFormat& format) {
   auto least = static_cast<std::int64_t>(std::max(dtype_bytes(format.k_type), dtype_bytes(format.v_type)));
   if (format.scale == KvScaleKind::token_head) least = sizeof(float);
   for (int i = 0; i < format.section_count; ++i) {
-    least = std::max(least, static_cast<std::int64_t>(
-                                dtype_bytes(format.sections[static_cast<std::size_t>(i)].type)));
+    least = std::max(
+        least, static_cast<std::int64_t>(dtype_bytes(format.sections[static_cast<std::size_t>(i)].type)));
   }
   for (std::int64_t align = kLine; align > least; align /= 2) {
     if ((round_up(page_bytes, align) - page_bytes) * 100 <= page_bytes) return round_up(page_bytes, align);
@@ -133,11 +134,16 @@ bool operator==(const KvFormat& a, const KvFormat& b) {
 
 std::string_view to_string(KvScaleKind kind) {
   switch (kind) {
-    case KvScaleKind::none: return "none";
-    case KvScaleKind::tensor: return "tensor";
-    case KvScaleKind::layer_head: return "layer_head";
-    case KvScaleKind::token_head: return "token_head";
-    case KvScaleKind::block: return "block";
+    case KvScaleKind::none:
+      return "none";
+    case KvScaleKind::tensor:
+      return "tensor";
+    case KvScaleKind::layer_head:
+      return "layer_head";
+    case KvScaleKind::token_head:
+      return "token_head";
+    case KvScaleKind::block:
+      return "block";
   }
   return "unknown";
 }
@@ -158,11 +164,20 @@ std::string to_string(const KvFormat& format) {
     if (format.v_type != format.k_type) text += fmt::format("/{}", to_string(format.v_type));
   }
   switch (format.scale) {
-    case KvScaleKind::none: break;
-    case KvScaleKind::tensor: text += " (per tensor)"; break;
-    case KvScaleKind::layer_head: text += " (per layer and head)"; break;
-    case KvScaleKind::token_head: text += " (per token and head)"; break;
-    case KvScaleKind::block: text += " (per block)"; break;
+    case KvScaleKind::none:
+      break;
+    case KvScaleKind::tensor:
+      text += " (per tensor)";
+      break;
+    case KvScaleKind::layer_head:
+      text += " (per layer and head)";
+      break;
+    case KvScaleKind::token_head:
+      text += " (per token and head)";
+      break;
+    case KvScaleKind::block:
+      text += " (per block)";
+      break;
   }
   if (format.packing == KvPacking::vnni) text += ", vnni";
   if (format.tokens_per_entry != 1) text += fmt::format(", {} tokens per entry", format.tokens_per_entry);
@@ -200,8 +215,9 @@ Result<KvLayout> make_kv_layout(const std::vector<KvLayerShape>& layers, const K
     const std::int64_t planes = order == PageOrder::layer_first ? pages_total : 1;
     if (placer.page_bytes + k_bytes + v_bytes > kMaxPageBytes || k_bytes > kMaxArenaBytes / planes ||
         v_bytes > kMaxArenaBytes / planes || placer.next_plane > kMaxArenaBytes) {
-      return bad_input(fmt::format("a KV page of {} tokens and {} layers is over {} bytes: use a smaller page",
-                                   page_size, layers.size(), kMaxPageBytes));
+      return bad_input(
+          fmt::format("a KV page of {} tokens and {} layers is over {} bytes: use a smaller page", page_size,
+                      layers.size(), kMaxPageBytes));
     }
     layout.layers_[i].k_offset = placer.place(k_bytes);
     layout.layers_[i].v_offset = shape.latent ? layout.layers_[i].k_offset : placer.place(v_bytes);
@@ -212,7 +228,8 @@ Result<KvLayout> make_kv_layout(const std::vector<KvLayerShape>& layers, const K
       if (layers[i].shares_layer >= 0) continue;
       const auto bytes = static_cast<std::int64_t>(layers[i].kv_heads * entries * sizeof(float));
       layout.layers_[i].k_scale_offset = placer.place(bytes);
-      layout.layers_[i].v_scale_offset = layers[i].latent ? layout.layers_[i].k_scale_offset : placer.place(bytes);
+      layout.layers_[i].v_scale_offset =
+          layers[i].latent ? layout.layers_[i].k_scale_offset : placer.place(bytes);
     }
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {

@@ -42,11 +42,11 @@ struct KvFormat {
   KvScaleKind scale = KvScaleKind::none;
   KvPacking packing = KvPacking::plain;
   std::uint16_t tokens_per_entry = 1;
-  std::uint16_t section_count = 0;          // 0: one section of the layer's own dim
+  std::uint16_t section_count = 0;  // 0: one section of the layer's own dim
   std::array<KvSection, 4> sections{};
 };
 bool operator==(const KvFormat& a, const KvFormat& b);
-std::string to_string(const KvFormat& format);    // "bf16", "fp8_e4m3 (per token and head)"
+std::string to_string(const KvFormat& format);  // "bf16", "fp8_e4m3 (per token and head)"
 std::string_view to_string(KvScaleKind kind);
 std::string_view to_string(PageOrder order);
 
@@ -74,14 +74,14 @@ struct KvStrides {
 struct KvView {
   std::uint32_t size = sizeof(KvView);
   void* k = nullptr;
-  void* v = nullptr;                 // latent: == k
+  void* v = nullptr;  // latent: == k
   KvStrides k_stride;
   KvStrides v_stride;
   KvFormat format;
   std::int32_t page_size = 1;
-  const float* k_scale = nullptr;    // `tensor`, `layer_head`: device floats; `token_head`: first page's
+  const float* k_scale = nullptr;  // `tensor`, `layer_head`: device floats; `token_head`: first page's
   const float* v_scale = nullptr;
-  KvStrides scale_stride;            // of both scale sidecars, for token_head
+  KvStrides scale_stride;  // of both scale sidecars, for token_head
 };
 
 // Where everything of one group lies. Computed once by make_kv_layout; never changed.

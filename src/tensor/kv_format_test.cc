@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-
 namespace quire {
 namespace {
 
@@ -106,8 +105,9 @@ TEST(KvLayout, RowsOfALineAreAlignedToLines) {
   const KvLayout layout = layout_of({{2, 64, 128}, {1, 32, 32}}, plain(DType::bf16), 7);
   for (int layer = 0; layer < 2; ++layer) {
     const KvView view = layout.view(nullptr, layer, nullptr, nullptr);
-    for (const std::int64_t bytes : {reinterpret_cast<std::int64_t>(view.k), reinterpret_cast<std::int64_t>(view.v),
-                                     view.k_stride.page, view.v_stride.token}) {
+    for (const std::int64_t bytes :
+         {reinterpret_cast<std::int64_t>(view.k), reinterpret_cast<std::int64_t>(view.v), view.k_stride.page,
+          view.v_stride.token}) {
       EXPECT_EQ(bytes % 64, 0);
     }
   }
@@ -117,7 +117,8 @@ TEST(KvLayout, SharedLayersAndLatentAlias) {
   const KvLayout layout = layout_of({{1, 64, 64}, {1, 64, 64, false, 0}}, plain(DType::f32), 4);
   EXPECT_EQ(layout.bytes_per_token(), 512);
   std::vector<char> arena(4096);
-  EXPECT_EQ(layout.view(arena.data(), 1, nullptr, nullptr).k, layout.view(arena.data(), 0, nullptr, nullptr).k);
+  EXPECT_EQ(layout.view(arena.data(), 1, nullptr, nullptr).k,
+            layout.view(arena.data(), 0, nullptr, nullptr).k);
   const KvLayout latent = layout_of({{1, 576, 512, true}}, fp8(KvScaleKind::token_head), 4);
   const KvView view = latent.view(arena.data(), 0, nullptr, nullptr);
   EXPECT_EQ(view.k, view.v);
@@ -154,8 +155,9 @@ TEST(KvLayout, RefusesWithTheNearestChange) {
   EXPECT_NE(message(one, scaled, 1).find("use none"), std::string::npos);
   EXPECT_NE(message({}, plain(DType::f32), 1).find("without a layer"), std::string::npos);
   EXPECT_NE(message({{1 << 20, 64, 64}}, plain(DType::f32), 1).find("1..65536"), std::string::npos);
-  EXPECT_NE(message(std::vector<KvLayerShape>(9, {65536, 65536, 65536}), plain(DType::f32), 65536).find("smaller"),
-            std::string::npos);
+  EXPECT_NE(
+      message(std::vector<KvLayerShape>(9, {65536, 65536, 65536}), plain(DType::f32), 65536).find("smaller"),
+      std::string::npos);
   EXPECT_NE(message({{1, 64, 64, false, 0}}, plain(DType::f32), 1).find("keeps none"), std::string::npos);
   EXPECT_NE(message({{1, 64, 64}, {2, 64, 64, false, 0}}, plain(DType::f32), 1).find("differs"),
             std::string::npos);

@@ -31,8 +31,8 @@ struct TensorView {
   }
   // Rows [begin, begin + count) of the first axis.
   TensorView rows_slice(std::int64_t begin, std::int64_t count) const {
-    QUIRE_CHECK(begin >= 0 && count >= 0 && begin + count <= shape[0], "begin={} count={} rows={}", begin, count,
-                shape[0]);
+    QUIRE_CHECK(begin >= 0 && count >= 0 && begin + count <= shape[0], "begin={} count={} rows={}", begin,
+                count, shape[0]);
     TensorView part = *this;
     part.data = static_cast<char*>(data) + begin * stride[0] * static_cast<std::int64_t>(dtype_bytes(dtype));
     part.shape[0] = count;
@@ -40,8 +40,8 @@ struct TensorView {
   }
   // Columns [begin, begin + count) of the second axis of a matrix.
   TensorView cols_slice(std::int64_t begin, std::int64_t count) const {
-    QUIRE_CHECK(rank == 2 && begin >= 0 && count >= 0 && begin + count <= shape[1], "begin={} count={} cols={}",
-                begin, count, shape[1]);
+    QUIRE_CHECK(rank == 2 && begin >= 0 && count >= 0 && begin + count <= shape[1],
+                "begin={} count={} cols={}", begin, count, shape[1]);
     TensorView part = *this;
     part.data = static_cast<char*>(data) + begin * stride[1] * static_cast<std::int64_t>(dtype_bytes(dtype));
     part.shape[1] = count;

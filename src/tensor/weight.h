@@ -12,15 +12,30 @@ namespace quire {
 
 // Plain element types and ggml block formats. Values are ours, not ggml's; checkpoint/ maps the file's.
 enum class WeightFormat : std::uint8_t {
-  f32, f16, bf16, q8_0, q4_0, q4_1,
+  f32,
+  f16,
+  bf16,
+  q8_0,
+  q4_0,
+  q4_1,
   // Known to the parser so that a file can be named and refused; products come with later table lines.
-  q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4, fp8_e4m3,
+  q5_0,
+  q5_1,
+  q2_k,
+  q3_k,
+  q4_k,
+  q5_k,
+  q6_k,
+  iq4_nl,
+  iq4_xs,
+  mxfp4,
+  fp8_e4m3,
 };
 
 struct WeightFormatInfo {
   WeightFormat format;
-  std::string_view name;         // "Q4_1"
-  std::int64_t block_elements;   // elements per block; 1 for plain types
+  std::string_view name;        // "Q4_1"
+  std::int64_t block_elements;  // elements per block; 1 for plain types
   std::int64_t block_bytes;
 };
 const WeightFormatInfo& weight_format_info(WeightFormat format);

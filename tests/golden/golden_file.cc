@@ -13,7 +13,8 @@ namespace quire::golden {
 namespace {
 
 template <class T>
-std::vector<T> read(const std::vector<checkpoint::TensorInfo>& tensors, const std::string& name, bool required = true) {
+std::vector<T> read(const std::vector<checkpoint::TensorInfo>& tensors, const std::string& name,
+                    bool required = true) {
   for (const checkpoint::TensorInfo& tensor : tensors) {
     if (tensor.name != name) continue;
     std::vector<T> values(static_cast<std::size_t>(tensor.bytes) / sizeof(T));

@@ -13,13 +13,13 @@
 namespace quire::golden {
 
 struct Case {
-  std::vector<std::int32_t> tokens;       // [n]
-  std::vector<float> logprobs;            // [n - 1]
-  std::vector<std::int32_t> argmax;       // [n]
-  std::vector<float> margin;              // [n]
+  std::vector<std::int32_t> tokens;  // [n]
+  std::vector<float> logprobs;       // [n - 1]
+  std::vector<std::int32_t> argmax;  // [n]
+  std::vector<float> margin;         // [n]
   std::vector<std::int32_t> greedy;
   std::vector<float> greedy_margin;
-  std::vector<float> bf16_logprobs;       // [n - 1] of the stored bf16 run
+  std::vector<float> bf16_logprobs;  // [n - 1] of the stored bf16 run
 };
 
 struct Golden {

@@ -95,7 +95,8 @@ constexpr Gate kBf16{1.5, 1e-3, 1.5, 2e-3, 3, 1e-2};
 constexpr Gate kFp8{6, 2e-2, 6, 4e-2, 0, 0};
 constexpr Gate kInt8Activations{3, 1e-2, 0, 0, 0, 0};
 
-void expect_gate(const Golden& golden, const Answers& answers, const Gate& gate, bool moe, const std::string& what) {
+void expect_gate(const Golden& golden, const Answers& answers, const Gate& gate, bool moe,
+                 const std::string& what) {
   std::vector<double> ours, theirs;
   for (std::size_t i = 0; i < golden.cases.size(); ++i) {
     const Case& one = golden.cases[i];
@@ -108,8 +109,10 @@ void expect_gate(const Golden& golden, const Answers& answers, const Gate& gate,
   }
   const Errors got = errors_of(ours), reference = errors_of(theirs);
   EXPECT_LE(got.mean, gate.mean_times * reference.mean + gate.mean_plus) << what;
-  if (gate.quantile_times > 0) EXPECT_LE(got.quantile90, gate.quantile_times * reference.quantile90 + gate.quantile_plus) << what;
-  if (gate.largest_times > 0 && !moe) EXPECT_LE(got.largest, gate.largest_times * reference.largest + gate.largest_plus) << what;
+  if (gate.quantile_times > 0)
+    EXPECT_LE(got.quantile90, gate.quantile_times * reference.quantile90 + gate.quantile_plus) << what;
+  if (gate.largest_times > 0 && !moe)
+    EXPECT_LE(got.largest, gate.largest_times * reference.largest + gate.largest_plus) << what;
 }
 
 class Goldens : public ::testing::Test {
@@ -155,7 +158,8 @@ TEST_P(Family, Float32AcrossPagesBackendsAndChunks) {
 
 TEST_P(Family, SixteenBitAndFp8KvWithinTheirGates) {
   const Golden expected = golden(GetParam());
-  for (const auto& [kv, gate] : {std::pair{"bf16", kBf16}, std::pair{"f16", kBf16}, std::pair{"fp8_e4m3", kFp8}}) {
+  for (const auto& [kv, gate] :
+       {std::pair{"bf16", kBf16}, std::pair{"f16", kBf16}, std::pair{"fp8_e4m3", kFp8}}) {
     for (const int page : {16, 64}) {
       Options options = base_options();
       options.kv_dtype = kv;
@@ -183,13 +187,15 @@ TEST_P(Family, PublishedConfigGivesTheSame) {
   std::filesystem::create_directories(folder);
   for (const auto& entry : std::filesystem::directory_iterator(model(GetParam()))) {
     const std::filesystem::path source = entry.path().filename() == "config.json" ? legacy : entry.path();
-    std::filesystem::copy_file(source, folder / entry.path().filename(), std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::copy_file(source, folder / entry.path().filename(),
+                               std::filesystem::copy_options::overwrite_existing);
   }
   const Golden expected = golden(GetParam());
   {
     const std::unique_ptr<Engine> engine = open_or_fail(folder.string(), base_options());
     ASSERT_NE(engine, nullptr);
-    expect_float32(expected, compute(*engine, expected, true), fmt::format("{} published config", GetParam()));
+    expect_float32(expected, compute(*engine, expected, true),
+                   fmt::format("{} published config", GetParam()));
   }
   std::filesystem::remove_all(folder);
 }
@@ -200,13 +206,14 @@ INSTANTIATE_TEST_SUITE_P(Spine, Family, ::testing::ValuesIn(kFamilies),
 TEST_F(Goldens, GgufTwins) {
   struct Twin {
     const char* name;
-    Gate gate;       // unused for float32
+    Gate gate;  // unused for float32
     bool float32;
   };
-  for (const Twin& twin : {Twin{"llama_f32", {}, true}, Twin{"llama_f16", kBf16, false}, Twin{"llama_bf16", kBf16, false},
-                           Twin{"llama_q8_0", kInt8Activations, false}, Twin{"llama_q4_0", kInt8Activations, false},
-                           Twin{"llama_q4_1", kInt8Activations, false}, Twin{"qwen3_q8_0", kInt8Activations, false},
-                           Twin{"gemma3_q8_0", kInt8Activations, false}}) {
+  for (const Twin& twin :
+       {Twin{"llama_f32", {}, true}, Twin{"llama_f16", kBf16, false}, Twin{"llama_bf16", kBf16, false},
+        Twin{"llama_q8_0", kInt8Activations, false}, Twin{"llama_q4_0", kInt8Activations, false},
+        Twin{"llama_q4_1", kInt8Activations, false}, Twin{"qwen3_q8_0", kInt8Activations, false},
+        Twin{"gemma3_q8_0", kInt8Activations, false}}) {
     const std::string folder = root_ + "/gguf/" + twin.name;
     const Golden expected = load_golden(folder + "/golden.safetensors");
     const std::unique_ptr<Engine> engine = open_or_fail(folder + "/model.gguf", base_options());
@@ -232,7 +239,8 @@ TEST_F(Goldens, LatentDensePrefillBelowScheduleInvariant) {
     bool dense = false;
     for (const CallInfo& call : engine->info().calls) dense |= call.call == "mla.own";
     EXPECT_TRUE(dense) << "the dense prefill was not picked";
-    expect_float32(expected, compute(*engine, expected, true), fmt::format("deepseek_v3 dense prefill, chunk {}", chunk));
+    expect_float32(expected, compute(*engine, expected, true),
+                   fmt::format("deepseek_v3 dense prefill, chunk {}", chunk));
   }
 }
 

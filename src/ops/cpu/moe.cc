@@ -232,7 +232,8 @@ void run_moe(const MoeTask& task, Team& team) {
   const Product* up = task.products->find(a.up.format);
   const Product* down = task.products->find(a.down.format);
   MoeScratch s;
-  carve(task.workspace->scratch(), places, a.gate.experts, hidden, inter, gate->activation, down->activation, &s);
+  carve(task.workspace->scratch(), places, a.gate.experts, hidden, inter, gate->activation, down->activation,
+        &s);
   sort_by_expert(a, s, places);
   for_rows(team, places, hidden, [&](std::int64_t place, int) {
     const float* x = row_of(a.x, s.source[place] / a.top_k);

@@ -170,9 +170,10 @@ void ProductTable::multiply(const Product& product, const void* weight, std::int
   const std::int64_t height = panel_rows(cols);
   for (std::int64_t i = 0; i < rows; i += height) {
     const std::int64_t here = std::min(height, rows - i);
-    for (std::int64_t r = 0; r < here; ++r) product.dequantise(w + (i + r) * row_bytes, panel + r * cols, cols);
-    multiply_packed(f32, reinterpret_cast<const char*>(panel), cols * 4, here, cols, x, activation_stride, count,
-                    y + i, y_stride);
+    for (std::int64_t r = 0; r < here; ++r)
+      product.dequantise(w + (i + r) * row_bytes, panel + r * cols, cols);
+    multiply_packed(f32, reinterpret_cast<const char*>(panel), cols * 4, here, cols, x, activation_stride,
+                    count, y + i, y_stride);
   }
 }
 

@@ -328,8 +328,8 @@ constexpr FromPacked from_f16 = nullptr, from_q8_0 = nullptr, from_q4_0 = nullpt
 
 }  // namespace
 
-extern const RowMath kRowMath = {rms_norm, silu,    gelu_tanh,   swiglu_clamp, softcap, add_scaled,
-                                 max,      sum_exp, exp_shifted, rotate_half,  to_bf16, to_f16,
-                                 from_bf16, from_f16, from_q8_0, from_q4_0,    from_q4_1};
+extern const RowMath kRowMath = {rms_norm,  silu,     gelu_tanh,   swiglu_clamp, softcap,  add_scaled,
+                                 max,       sum_exp,  exp_shifted, rotate_half,  to_bf16,  to_f16,
+                                 from_bf16, from_f16, from_q8_0,   from_q4_0,    from_q4_1};
 
 }  // namespace quire::ops::cpu::QUIRE_LEVEL

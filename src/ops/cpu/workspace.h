@@ -26,7 +26,7 @@ class Workspace {
   std::int64_t scratch_bytes() const { return bytes_ - fixed_bytes(limits_); }
 
   static std::int64_t counts_bytes(const OpsLimits& limits);
-  static std::int64_t panel_bytes(const OpsLimits& limits);   // of one thread
+  static std::int64_t panel_bytes(const OpsLimits& limits);  // of one thread
   static std::int64_t fixed_bytes(const OpsLimits& limits) {
     return counts_bytes(limits) + panel_bytes(limits) * limits.threads;
   }
@@ -50,7 +50,8 @@ inline std::int32_t* Workspace::counts(int thread) const {
 
 inline std::int64_t Workspace::panel_bytes(const OpsLimits& limits) {
   const std::int64_t cols = std::max(limits.max_cols, limits.max_hidden);
-  return std::max(align64(kPanelBytes), align64(4 * 4 * cols));  // panel_rows() is 4 where four rows are over it
+  return std::max(align64(kPanelBytes),
+                  align64(4 * 4 * cols));  // panel_rows() is 4 where four rows are over it
 }
 inline float* Workspace::panel(int thread) const {
   QUIRE_CHECK(thread < limits_.threads, "thread {} of {} that the workspace was made for", thread,
