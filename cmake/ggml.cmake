@@ -13,7 +13,7 @@ function(quire_ggml_target name)
   target_include_directories(${name} PRIVATE "${ggml_cpu}")
   # NDEBUG: ggml's own assertions only; ours are QUIRE_CHECK. C++17 is what ggml is written in.
   target_compile_definitions(${name} PRIVATE NDEBUG _GNU_SOURCE)
-  target_compile_options(${name} PRIVATE -w)
+  target_compile_options(${name} PRIVATE -w -fno-sanitize=undefined)
   set_target_properties(${name} PROPERTIES CXX_STANDARD 17 C_STANDARD 11 C_EXTENSIONS ON)
 endfunction()
 

@@ -43,4 +43,4 @@ add_library(quire_jinja STATIC
 target_include_directories(quire_jinja SYSTEM PUBLIC "${jinja_copy}")
 # NDEBUG: its assertions doubt the template, not the engine; what they would stop is caught when it runs.
 target_compile_definitions(quire_jinja PRIVATE NDEBUG)
-target_compile_options(quire_jinja PRIVATE -w)
+target_compile_options(quire_jinja PRIVATE -w -fno-sanitize=undefined)

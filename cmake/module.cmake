@@ -1,8 +1,9 @@
 # quire_module(name DEPS a b ...): the library quire_<name> from every *.cc of the folder (tests apart)
 # and, when tests are on, the program quire_<name>_test from its *_test.cc files.
+# Every test has the label `host`; LABELS adds more (`threads`: also run under the thread sanitizer).
 # Folders below (attention/backends/x, ops/cpu, ...) are modules of their own.
 function(quire_module name)
-  cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS;LIBS;LABELS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "*.cc")
   file(GLOB tests CONFIGURE_DEPENDS "*_test.cc")
   list(REMOVE_ITEM sources ${tests})
@@ -21,6 +22,8 @@ function(quire_module name)
       target_link_libraries(quire_${name}_test PRIVATE quire_${dep})
     endforeach()
     target_compile_definitions(quire_${name}_test PRIVATE QUIRE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    set(labels host ${ARG_LABELS})
     add_test(NAME ${name} COMMAND quire_${name}_test)
+    set_tests_properties(${name} PROPERTIES LABELS "${labels}")
   endif()
 endfunction()

@@ -41,17 +41,7 @@ suite() {
   rm -f "$log"
 }
 
-build() { cmake --preset "$1" && ninja -C "build/$1" "${@:2}"; }
-
-fuzz() {
-  build fuzz || return 1
-  local target
-  for target in build/fuzz/tests/fuzz/fuzz_*; do
-    [ -x "$target" ] && [ -f "$target" ] || continue
-    echo "$target"
-    "$target" -max_total_time="$fuzz_seconds" -rss_limit_mb=4096 -timeout=20 || return 1
-  done
-}
+build() { cmake --preset "$1" "${@:3}" && ninja -C "build/$1" $2; }
 
 format() {
   git ls-files 'src/*.cc' 'src/*.h' 'include/*.h' 'tests/*.cc' 'tests/*.h' 'examples/*.cc' | xargs clang-format --dry-run -Werror
@@ -69,16 +59,18 @@ installed() {
 }
 
 scripts/deps/apt.sh apt.txt ci.txt && scripts/deps/fetch.sh || exit 1
-part "build cpu" build cpu
+part "build cpu" build cpu all
 suite cpu
 if [ "${1:-}" != quick ]; then
   part "format" format
   part "installed tree and example" installed
-  part "build asan" build asan
+  part "build asan" build asan all
   suite asan -L host
-  part "build tsan" build tsan quire_platform_cpu_test quire_ops_cpu_test quire_attention_cpu_test quire_engine_test
+  part "build tsan" build tsan \
+    "quire_platform_cpu_test quire_platform_test quire_ops_cpu_test quire_attention_cpu_test quire_engine_test"
   suite tsan -L threads
-  part "fuzz, $fuzz_seconds s a target" fuzz
+  part "build fuzz" build fuzz all -DQUIRE_FUZZ_SECONDS="$fuzz_seconds"
+  suite fuzz -L fuzz
 fi
 echo
 echo "$report"
