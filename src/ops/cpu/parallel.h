@@ -9,8 +9,9 @@
 
 namespace quire::ops::cpu {
 
-// Below this many element operations the worker does it alone: handing work out costs about 2 microseconds,
-// which is what so many take (2-core EPYC guest, November 2026).
+// Below this many element operations the worker does it alone: at a few operations a nanosecond that is one
+// or two microseconds, about what handing work to threads that are awake costs. An estimate, not a
+// measurement.
 inline constexpr std::int64_t kAloneWork = 8192;
 
 // f(row, thread) for every row; `cost`: element operations of one row.

@@ -5,9 +5,11 @@
 
 namespace quire::platform::cpu {
 
-// Between two loops of a decode step lie 5 to 30 microseconds of single-threaded work (norms, rope), and
-// waking a sleeping thread costs 30 to 60 (measured on a 2-core EPYC guest, November 2026). So a helper
-// stays awake through a step and no longer: server and compute share few cores.
+// Between two loops of a decode step lies a little single-threaded work (norms, rope) of a few microseconds
+// to some tens, and to wake a sleeping thread takes the kernel about as long again. A spin that spans the
+// usual gap saves most of those wakes; one that lasted longer would take a core from whoever shares it, and
+// server and compute share few cores. So a helper stays awake through a step and no longer. An estimate, not
+// a measurement.
 inline constexpr std::chrono::microseconds kSpin{40};
 
 inline void relax() { __builtin_ia32_pause(); }
