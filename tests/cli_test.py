@@ -168,7 +168,7 @@ class Refusals(unittest.TestCase):
         return handle.name
 
     def test_models(self):
-        self.refused(2, "no such|does not exist|cannot be|not found", "run", "/nowhere/model", "--ids", 1)
+        self.refused(2, "there is no", "run", "/nowhere/model", "--ids", 1)
         with tempfile.TemporaryDirectory() as folder:
             config = json.loads((model("llama") / "config.json").read_text())
             config["architectures"] = ["FlyingForCausalLM"]
@@ -186,7 +186,7 @@ class Refusals(unittest.TestCase):
         self.refused(2, "2048", "run", model("llama"), "--max-context", 4096, "--ids", 1)
         self.refused(3, "KV|page", "run", model("llama"), "--kv-memory", "64K", "--max-context", 2048, "--ids",
                      ",".join(["1"] * 2000))
-        self.refused(2, "259|vocabulary", "run", model("llama"), "--ids", 70000)
+        self.refused(2, "0 to 258", "run", model("llama"), "--ids", 70000)
 
     def test_pinned_backend_that_cannot(self):
         with tempfile.TemporaryDirectory() as folder:
