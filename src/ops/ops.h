@@ -308,7 +308,7 @@ struct OpsLimits {
 };
 
 // One line of the table of products: which weight formats `linear` multiplies, with which library, and how
-// exact: "ggml AVX2, activations rounded to q8_1" / "oneDNN f32".
+// exact: "ggml dots" with activations "q8_k" / "ggml tiles" with "f32".
 struct LinearFormat {
   WeightFormat format;
   std::string_view library;

@@ -79,14 +79,16 @@ void ProductTable::add_floats(Isa isa) {
     add(p, tiles ? "ggml tiles" : "ggml dots", info_of(activation).name);
   };
   line(WeightFormat::f32, ActivationFormat::f32, k.f32, copy_f32, GGML_TYPE_F32);
-  add_panels(WeightFormat::f16, math_->from_f16 ? math_->from_f16 : from_16_bits<f16_to_f32>);
-  add_panels(WeightFormat::bf16, math_->from_bf16);
+  add_panels(WeightFormat::f16, math_->from_f16 ? math_->from_f16 : from_16_bits<f16_to_f32>, &RowMath::dot_f16);
+  add_panels(WeightFormat::bf16, math_->from_bf16, &RowMath::dot_bf16);
 }
 
-void ProductTable::add_panels(WeightFormat format, Dequantise dequantise) {
+void ProductTable::add_panels(WeightFormat format, Dequantise dequantise, RowMath::DotFour RowMath::*dot_four) {
   Product p{format, ActivationFormat::f32, kernels_->f32, dequantise};
   p.panels = true;
-  add(p, "dequantised panels, ggml f32", "f32");
+  // The order of the tile that is used, which on AVX-512 without VNNI is the AVX2 one.
+  p.dot_four = (kernels_->name == "avx2" ? avx2::kRowMath : *math_).*dot_four;
+  add(p, "unpacked in panels, ggml f32 tiles; one row: unpacked in registers, same sums", "f32");
 }
 
 void ProductTable::add_blocks(Isa isa) {
@@ -103,9 +105,12 @@ void ProductTable::add_blocks(Isa isa) {
   using W = WeightFormat;
   using A = ActivationFormat;
   const RowMath& m = *math_;
-  add_panels(W::q8_0, m.from_q8_0 ? m.from_q8_0 : from_blocks<block_q8_0, dequantize_row_q8_0>);
-  add_panels(W::q4_0, m.from_q4_0 ? m.from_q4_0 : from_blocks<block_q4_0, dequantize_row_q4_0>);
-  add_panels(W::q4_1, m.from_q4_1 ? m.from_q4_1 : from_blocks<block_q4_1, dequantize_row_q4_1>);
+  add_panels(W::q8_0, m.from_q8_0 ? m.from_q8_0 : from_blocks<block_q8_0, dequantize_row_q8_0>,
+             &RowMath::dot_q8_0);
+  add_panels(W::q4_0, m.from_q4_0 ? m.from_q4_0 : from_blocks<block_q4_0, dequantize_row_q4_0>,
+             &RowMath::dot_q4_0);
+  add_panels(W::q4_1, m.from_q4_1 ? m.from_q4_1 : from_blocks<block_q4_1, dequantize_row_q4_1>,
+             &RowMath::dot_q4_1);
   line(W::q5_0, A::q8_0, k.dot_q5_0, from_blocks<block_q5_0, dequantize_row_q5_0>);
   line(W::q5_1, A::q8_1, k.dot_q5_1, from_blocks<block_q5_1, dequantize_row_q5_1>);
   line(W::q2_k, A::q8_k, k.dot_q2_k, from_blocks<block_q2_K, dequantize_row_q2_K>);
@@ -167,8 +172,13 @@ void ProductTable::multiply(const Product& product, const void* weight, std::int
   if (!product.panels)
     return multiply_packed(product, w, row_bytes, rows, cols, x, activation_stride, count, y, y_stride);
   const Product& f32 = *find(WeightFormat::f32);
+  std::int64_t i = 0;
+  if (count == 1 && product.dot_four != nullptr && cols % f32.tiled_cols == 0) {
+    const auto* values = reinterpret_cast<const float*>(x);
+    for (; i + 4 <= rows; i += 4) product.dot_four(w + i * row_bytes, row_bytes, values, cols, y + i);
+  }
   const std::int64_t height = panel_rows(cols);
-  for (std::int64_t i = 0; i < rows; i += height) {
+  for (; i < rows; i += height) {
     const std::int64_t here = std::min(height, rows - i);
     for (std::int64_t r = 0; r < here; ++r)
       product.dequantise(w + (i + r) * row_bytes, panel + r * cols, cols);

@@ -36,12 +36,14 @@ struct Product {
   // The weights are dequantised a panel of rows at a time, into the first cache level, and multiplied in
   // float32: activations are never rounded.
   bool panels = false;
+  // Four packed rows by one activation row, with the bits of a tiled panel; null: through the panel.
+  RowMath::DotFour dot_four = nullptr;
 };
 
 // A panel: so many weight rows of `cols` values that they stay in the first cache level; a multiple of the
 // tile's four rows.
 inline constexpr std::int64_t kPanelRows = 16;
-inline constexpr std::int64_t kPanelBytes = 32 << 10;
+inline constexpr std::int64_t kPanelBytes = 16 << 10;
 inline std::int64_t panel_rows(std::int64_t cols) {
   return std::clamp<std::int64_t>(kPanelBytes / 4 / std::max<std::int64_t>(1, cols) / 4 * 4, 4, kPanelRows);
 }
@@ -67,7 +69,7 @@ class ProductTable {
  private:
   static constexpr int kMaxFormats = 20;
   void add(const Product& product, std::string_view library, std::string_view activation);
-  void add_panels(WeightFormat format, Dequantise dequantise);
+  void add_panels(WeightFormat format, Dequantise dequantise, RowMath::DotFour RowMath::*dot_four);
   void add_floats(platform::cpu::Isa isa);
   void add_blocks(platform::cpu::Isa isa);
   void multiply_packed(const Product& product, const char* weight, std::int64_t row_bytes, std::int64_t rows,

@@ -244,18 +244,40 @@ constexpr void (*to_f16)(const float*, uint16_t*, int64_t) = nullptr;
 #endif
 
 // ---- packed weights to float32 ----
+//
+// A format unpacks one block of values, vector by vector, into a sink: one that stores the values, or one that
+// multiplies them with a row of activations right away.
+
+struct Stored {
+  float* y;
+  inline void take(int64_t at, Vec value) { store(y + at, value); }
+};
+
+// Every whole block of the row; returns the values done.
+template <class Format>
+inline int64_t unpack(const void* x, float* y, int64_t n) {
+  Stored sink{y};
+  const char* block = static_cast<const char*>(x);
+  int64_t i = 0;
+  for (; i + Format::kValues <= n; i += Format::kValues, block += Format::kBytes) Format::block(block, i, sink);
+  return i;
+}
+
+struct Bf16 {
+  static constexpr int kValues = kLanes, kBytes = 2 * kLanes;
+  template <class Sink>
+  static inline void block(const char* p, int64_t at, Sink& sink) {
+    typedef uint16_t HVec __attribute__((vector_size(2 * kLanes)));
+    HVec half;
+    memcpy(&half, p, sizeof(half));
+    sink.take(at, (Vec)(__builtin_convertvector(half, UVec) << 16));
+  }
+};
 
 void from_bf16(const void* x, float* y, int64_t n) {
-  typedef uint16_t HVec __attribute__((vector_size(2 * kLanes)));
-  const uint16_t* from = static_cast<const uint16_t*>(x);
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    HVec half;
-    memcpy(&half, from + i, sizeof(half));
-    store(y + i, (Vec)(__builtin_convertvector(half, UVec) << 16));
-  }
-  for (; i < n; ++i) {
-    const uint32_t bits = static_cast<uint32_t>(from[i]) << 16;
+  const uint16_t* halves = static_cast<const uint16_t*>(x);
+  for (int64_t i = unpack<Bf16>(x, y, n); i < n; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(halves[i]) << 16;
     memcpy(y + i, &bits, sizeof(bits));
   }
 }
@@ -267,69 +289,127 @@ inline float half_at(const char* p) {
   return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
 }
 
+struct F16 {
+  static constexpr int kValues = kLanes, kBytes = 2 * kLanes;
+  template <class Sink>
+  static inline void block(const char* p, int64_t at, Sink& sink) {
+#if defined(__AVX512F__)
+    sink.take(at, (Vec)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+#else
+    sink.take(at, (Vec)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#endif
+  }
+};
+
 void from_f16(const void* x, float* y, int64_t n) {
-  const char* from = static_cast<const char*>(x);
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 2 * i))));
-  for (; i < n; ++i) y[i] = half_at(from + 2 * i);
+  for (int64_t i = unpack<F16>(x, y, n); i < n; ++i) y[i] = half_at(static_cast<const char*>(x) + 2 * i);
 }
 
-// y[0..16) = scale * bytes + offset.
-template <bool kSigned>
-inline void spread16(__m128i bytes, float scale, float offset, float* y) {
+// Values at..at + 16: scale * bytes + offset.
+template <bool kSigned, class Sink>
+inline void spread16(__m128i bytes, Vec scale, Vec offset, int64_t at, Sink& sink) {
 #if defined(__AVX512F__)
   const __m512i wide = kSigned ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
-  store(y, (Vec)_mm512_cvtepi32_ps(wide) * splat(scale) + splat(offset));
+  sink.take(at, (Vec)_mm512_cvtepi32_ps(wide) * scale + offset);
 #else
   const __m128i high = _mm_srli_si128(bytes, 8);
   const __m256i wide0 = kSigned ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
   const __m256i wide1 = kSigned ? _mm256_cvtepi8_epi32(high) : _mm256_cvtepu8_epi32(high);
-  store(y, (Vec)_mm256_cvtepi32_ps(wide0) * splat(scale) + splat(offset));
-  store(y + 8, (Vec)_mm256_cvtepi32_ps(wide1) * splat(scale) + splat(offset));
+  sink.take(at, (Vec)_mm256_cvtepi32_ps(wide0) * scale + offset);
+  sink.take(at + 8, (Vec)_mm256_cvtepi32_ps(wide1) * scale + offset);
 #endif
 }
 
-void from_q8_0(const void* x, float* y, int64_t n) {
-  const char* block = static_cast<const char*>(x);
-  for (int64_t i = 0; i < n; i += 32, block += 34) {
-    const float scale = half_at(block);
-    spread16<true>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2)), scale, 0.0f, y + i);
-    spread16<true>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 18)), scale, 0.0f, y + i + 16);
+struct Q8_0 {
+  static constexpr int kValues = 32, kBytes = 34;
+  template <class Sink>
+  static inline void block(const char* p, int64_t at, Sink& sink) {
+    const Vec scale = splat(half_at(p));
+    spread16<true>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 2)), scale, Vec{}, at, sink);
+    spread16<true>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 18)), scale, Vec{}, at + 16, sink);
   }
-}
+};
 
 // The low halves of 16 bytes are values 0..15 of a block, the high halves 16..31.
-inline void spread_nibbles(const char* packed, float scale, float offset, float* y) {
+template <class Sink>
+inline void spread_nibbles(const char* packed, float scale, float offset, int64_t at, Sink& sink) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(packed));
   const __m128i low_mask = _mm_set1_epi8(15);
-  spread16<false>(_mm_and_si128(bytes, low_mask), scale, offset, y);
-  spread16<false>(_mm_and_si128(_mm_srli_epi16(bytes, 4), low_mask), scale, offset, y + 16);
+  const Vec scales = splat(scale), offsets = splat(offset);
+  spread16<false>(_mm_and_si128(bytes, low_mask), scales, offsets, at, sink);
+  spread16<false>(_mm_and_si128(_mm_srli_epi16(bytes, 4), low_mask), scales, offsets, at + 16, sink);
 }
 
-void from_q4_0(const void* x, float* y, int64_t n) {
-  const char* block = static_cast<const char*>(x);
-  for (int64_t i = 0; i < n; i += 32, block += 18) {
-    const float scale = half_at(block);
-    spread_nibbles(block + 2, scale, -8.0f * scale, y + i);
+struct Q4_0 {
+  static constexpr int kValues = 32, kBytes = 18;
+  template <class Sink>
+  static inline void block(const char* p, int64_t at, Sink& sink) {
+    const float scale = half_at(p);
+    spread_nibbles(p + 2, scale, -8.0f * scale, at, sink);
   }
-}
+};
 
-void from_q4_1(const void* x, float* y, int64_t n) {
-  const char* block = static_cast<const char*>(x);
-  for (int64_t i = 0; i < n; i += 32, block += 20)
-    spread_nibbles(block + 4, half_at(block), half_at(block + 2), y + i);
+struct Q4_1 {
+  static constexpr int kValues = 32, kBytes = 20;
+  template <class Sink>
+  static inline void block(const char* p, int64_t at, Sink& sink) {
+    spread_nibbles(p + 4, half_at(p), half_at(p + 2), at, sink);
+  }
+};
+
+void from_q8_0(const void* x, float* y, int64_t n) { unpack<Q8_0>(x, y, n); }
+void from_q4_0(const void* x, float* y, int64_t n) { unpack<Q4_0>(x, y, n); }
+void from_q4_1(const void* x, float* y, int64_t n) { unpack<Q4_1>(x, y, n); }
+
+// One vector of partial sums, added up as ggml's tiles do it.
+struct Multiplied {
+  const float* x;
+#if defined(__AVX512F__)
+  __m512 sums = _mm512_setzero_ps();
+  inline void take(int64_t at, Vec value) {
+    sums = _mm512_fmadd_ps((__m512)value, _mm512_loadu_ps(x + at), sums);
+  }
+  inline float sum() const { return _mm512_reduce_add_ps(sums); }
+#else
+  __m256 sums = _mm256_setzero_ps();
+  inline void take(int64_t at, Vec value) {
+    sums = _mm256_fmadd_ps((__m256)value, _mm256_loadu_ps(x + at), sums);
+  }
+  inline float sum() const {
+    __m128 half = _mm_add_ps(_mm256_extractf128_ps(sums, 1), _mm256_castps256_ps128(sums));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+  }
+#endif
+};
+
+template <class Format>
+void dot(const void* w, int64_t row_bytes, const float* x, int64_t n, float* y) {
+  Multiplied s0{x}, s1{x}, s2{x}, s3{x};
+  const char* p = static_cast<const char*>(w);
+  for (int64_t i = 0; i < n; i += Format::kValues, p += Format::kBytes) {
+    Format::block(p, i, s0);
+    Format::block(p + row_bytes, i, s1);
+    Format::block(p + 2 * row_bytes, i, s2);
+    Format::block(p + 3 * row_bytes, i, s3);
+  }
+  y[0] = s0.sum(), y[1] = s1.sum(), y[2] = s2.sum(), y[3] = s3.sum();
 }
+constexpr RowMath::DotFour dot_bf16 = dot<Bf16>, dot_f16 = dot<F16>, dot_q8_0 = dot<Q8_0>, dot_q4_0 = dot<Q4_0>,
+                           dot_q4_1 = dot<Q4_1>;
 #else
 // Null: ggml's own dequantisers and tensor/dtype.h do it.
 typedef void (*FromPacked)(const void*, float*, int64_t);
 constexpr FromPacked from_f16 = nullptr, from_q8_0 = nullptr, from_q4_0 = nullptr, from_q4_1 = nullptr;
+constexpr RowMath::DotFour dot_bf16 = nullptr, dot_f16 = nullptr, dot_q8_0 = nullptr, dot_q4_0 = nullptr,
+                           dot_q4_1 = nullptr;
 #endif
 
 }  // namespace
 
 extern const RowMath kRowMath = {rms_norm,  silu,     gelu_tanh,   swiglu_clamp, softcap,  add_scaled,
                                  max,       sum_exp,  exp_shifted, rotate_half,  to_bf16,  to_f16,
-                                 from_bf16, from_f16, from_q8_0,   from_q4_0,    from_q4_1};
+                                 from_bf16, from_f16, from_q8_0,   from_q4_0,    from_q4_1,
+                                 dot_bf16,  dot_f16,  dot_q8_0,    dot_q4_0,     dot_q4_1};
 
 }  // namespace quire::ops::cpu::QUIRE_LEVEL
