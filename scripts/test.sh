@@ -47,6 +47,12 @@ format() {
   git ls-files 'src/*.cc' 'src/*.h' 'include/*.h' 'tests/*.cc' 'tests/*.h' 'examples/*.cc' | xargs clang-format --dry-run -Werror
 }
 
+# The host modules; kernels and what calls the vendored code are left to the compiler's warnings.
+lint() {
+  git ls-files src/{base,tensor,platform,kv,checkpoint,tokenizer,scheduler,engine,session}/*.cc | grep -v _test |
+    xargs -P2 -n6 clang-tidy -p build/cpu --quiet
+}
+
 # The example builds against the installed tree, by CMake and by pkg-config, and answers.
 installed() {
   local tree=$PWD/build/installed model=.deps/models/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -63,6 +69,7 @@ part "build cpu" build cpu all
 suite cpu
 if [ "${1:-}" != quick ]; then
   part "format" format
+  part "lint" lint
   part "installed tree and example" installed
   part "build asan" build asan all
   suite asan -L host

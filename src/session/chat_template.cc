@@ -69,8 +69,8 @@ Result<std::tm> time_of(const std::string& now) {
   return time;
 }
 
-jinja::value function(const std::string& name, jinja::func_handler handler) {
-  return jinja::mk_val<jinja::value_func>(name, std::move(handler));
+jinja::value function(const std::string& name, const jinja::func_handler& handler) {
+  return jinja::mk_val<jinja::value_func>(name, handler);
 }
 
 jinja::value text_value(const std::string& text) { return jinja::mk_val<jinja::value_string>(text); }
