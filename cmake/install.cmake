@@ -29,9 +29,13 @@ install(DIRECTORY include/quire DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 configure_package_config_file(cmake/quire-config.cmake.in ${CMAKE_BINARY_DIR}/quire-config.cmake
-                              INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quire)
+                              INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quire
+                              PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/quire-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/quire-config.cmake ${CMAKE_BINARY_DIR}/quire-config-version.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quire)
+# From the folder of quire.pc up to the prefix, so that an installed tree can be moved.
+file(RELATIVE_PATH QUIRE_PC_TO_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+string(REGEX REPLACE "/$" "" QUIRE_PC_TO_PREFIX "${QUIRE_PC_TO_PREFIX}")
 configure_file(cmake/quire.pc.in ${CMAKE_BINARY_DIR}/quire.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/quire.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,6 +1,7 @@
 # quire_module(name DEPS a b ...): the library quire_<name> from every *.cc of the folder (tests apart)
 # and, when tests are on, the program quire_<name>_test from its *_test.cc files.
-# Every test has the label `host`; LABELS adds more (`threads`: also run under the thread sanitizer).
+# Every test has the label `host`; LABELS adds more (`threads`: also run under the thread sanitizer). The
+# target <label>_tests builds the tests of a label.
 # Folders below (attention/backends/x, ops/cpu, ...) are modules of their own.
 function(quire_module name)
   cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS;LIBS;LABELS" ${ARGN})
@@ -25,5 +26,11 @@ function(quire_module name)
     set(labels host ${ARG_LABELS})
     add_test(NAME ${name} COMMAND quire_${name}_test)
     set_tests_properties(${name} PROPERTIES LABELS "${labels}")
+    foreach(label IN LISTS labels)
+      if(NOT TARGET ${label}_tests)
+        add_custom_target(${label}_tests)
+      endif()
+      add_dependencies(${label}_tests quire_${name}_test)
+    endforeach()
   endif()
 endfunction()

@@ -71,10 +71,9 @@ if [ "${1:-}" != quick ]; then
   part "format" format
   part "lint" lint
   part "installed tree and example" installed
-  part "build asan" build asan all
+  part "build asan" build asan host_tests
   suite asan -L host
-  part "build tsan" build tsan \
-    "quire_platform_cpu_test quire_platform_test quire_ops_cpu_test quire_attention_cpu_test quire_engine_test"
+  part "build tsan" build tsan threads_tests
   suite tsan -L threads
   part "build fuzz" build fuzz all -DQUIRE_FUZZ_SECONDS="$fuzz_seconds"
   suite fuzz -L fuzz
