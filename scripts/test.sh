@@ -2,7 +2,7 @@
 # Builds everything and runs all tests: the CPU build, the structure and format checks, the sanitizer builds,
 # the fuzz targets for a bounded time, and the example program against an installed tree.
 # usage: scripts/test.sh [quick]     quick: only the CPU build and its tests
-# Ends with "N passed, N failed" and, above it, what each part took (the budget is in docs/TESTING.md).
+# Ends with "N passed, N failed" and, above it, what each part took.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 fuzz_seconds=${QUIRE_FUZZ_SECONDS:-20}

@@ -19,6 +19,7 @@ PLANTED = {
     "check_banned": ("src/base/planted.h", "#pragma once\nusing namespace std;\n"),
     "check_machine_paths": ("docs/PLANTED.md", "see /work/thing\n"),
     "check_doc_paths": ("docs/PLANTED.md", "see `src/nowhere/at_all.h`\n"),
+    "check_empty_folders": ("src/base/planted/", None),
 }
 
 
@@ -27,6 +28,7 @@ class Structure(unittest.TestCase):
         self.assertEqual(check_structure.violations(ROOT), [])
 
     def test_planted_violations_are_found(self):
+        self.assertEqual(set(PLANTED), {check.__name__ for check in check_structure.CHECKS})
         for check, (name, text) in PLANTED.items():
             with self.subTest(check), tempfile.TemporaryDirectory() as folder:
                 root = pathlib.Path(folder)
@@ -35,7 +37,10 @@ class Structure(unittest.TestCase):
                 before = check_structure.violations(root)
                 target = root / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(text)
+                if text is None:
+                    target.mkdir()
+                else:
+                    target.write_text(text)
                 new = set(check_structure.violations(root)) - set(before)
                 self.assertTrue(any(line.startswith(check + ":") for line in new), new)
 

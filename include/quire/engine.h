@@ -2,8 +2,7 @@
 // adds text.
 //
 // Life: Engine::open loads a model; submit() queues requests; step() runs the one loop body and returns
-// what became known. Call step() from one thread; submit() and cancel() may come from that thread only too
-// (session.h and the server put a queue in front). Two engines in one process are fine.
+// what became known. One thread at a time, for all calls. Two engines in one process are fine.
 // Errors: Result. A request that can never run is refused by submit() with the numbers.
 #pragma once
 
@@ -85,7 +84,7 @@ struct EngineInfo {
   std::string determinism;
   std::vector<CallInfo> calls;
   std::vector<LedgerLine> ledger;  // before the first token: every byte has an owner
-  std::vector<std::string> notes;  // "bf16 weights are expanded to f32 ..."
+  std::vector<std::string> notes;  // "12 16-bit matrices are expanded to f32 at load: ..."
   std::vector<std::string> trace;  // why each decision of resolve() fell as it did
   double load_s = 0.0;
 };

@@ -1,6 +1,6 @@
 // EngineParts: everything an engine owns below its loop, put together in the order that the ledger needs:
 // decide (resolve), list every byte, check the sum against the machine, allocate, bind, record. Plain
-// ownership: members are destroyed in reverse order, the stream (which joins its worker) first.
+// ownership: the destructor waits for the stream, then members go in reverse order.
 #pragma once
 
 #include <array>

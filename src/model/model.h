@@ -117,7 +117,7 @@ struct WeightPlan {
   std::int64_t mapped_bytes = 0;
   std::int64_t private_bytes = 0;
   std::int64_t parameters = 0;
-  std::vector<std::string> notes;  // "bf16 weights are expanded to f32: the CPU has no exact 16-bit product"
+  std::vector<std::string> notes;  // "12 16-bit matrices are expanded to f32 at load: ..."
 };
 // Checks names, shapes and types of all tensors (missing and extra ones are named) without reading values.
 Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,

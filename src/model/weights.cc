@@ -337,7 +337,8 @@ Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpo
   if (options.dummy) plan.notes.push_back(fmt::format("random f32 weights, seed {}", options.dummy_seed));
   if (binder.expanded_matrices() > 0)
     plan.notes.push_back(
-        fmt::format("{} 16-bit matrices are expanded to f32 at load: {} has no exact 16-bit product",
+        fmt::format("{} 16-bit matrices are expanded to f32 at load: stacked experts, and what {} cannot "
+                    "multiply where it lies",
                     binder.expanded_matrices(), ops.name()));
   return plan;
 }

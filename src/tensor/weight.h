@@ -18,7 +18,6 @@ enum class WeightFormat : std::uint8_t {
   q8_0,
   q4_0,
   q4_1,
-  // Known to the parser so that a file can be named and refused; products come with later table lines.
   q5_0,
   q5_1,
   q2_k,
