@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "engine/engine_impl.h"
 #include "engine/limits.h"
+#include "kv/audit.h"
 
 namespace quire::engine {
 namespace {
@@ -31,6 +32,7 @@ bool EngineImpl::step(std::vector<Output>& outputs) {
 
 void EngineImpl::launch(const scheduler::StepPlan& plan) {
   Flight& flight = flights_[plan.step & 1];
+  check_step(plan);
   poison_freed();
   upload_step(plan, *parts_, requests_, flight);
   const bool pretend = pretend_prefill_ && plan.extend_rows > 0;
@@ -62,7 +64,6 @@ void EngineImpl::enqueue_sampling(const Flight& flight) {
   args.params = buffers.params;
   args.bias = buffers.bias;
   args.out_token = buffers.results.token;
-  args.out_logprob = buffers.results.logprob;
   parts_->ops->sample(args, *parts_->stream);
 }
 
@@ -160,6 +161,13 @@ EngineStats EngineImpl::stats() const {
 }
 
 std::vector<std::string> EngineImpl::audit() { return scheduler_->audit(); }
+
+// The cheap part of conservation, in every build: the pool's counters and what this step changed.
+void EngineImpl::check_step(const scheduler::StepPlan& plan) {
+  const std::vector<std::string> violations = kv::check_step(*pool_, scheduler_->table(), plan.updates);
+  QUIRE_CHECK(violations.empty(), "step {}: {} violations; first: {}", plan.step, violations.size(),
+              violations[0]);
+}
 
 // Conservation at idle: what a request left behind is a bug that names itself.
 void EngineImpl::check_idle() {

@@ -48,6 +48,7 @@ class EngineImpl final : public Engine {
   void enqueue_scores(const Flight& flight);
   void enqueue_copy_back(const Flight& flight);
   void poison_freed();
+  void check_step(const scheduler::StepPlan& plan);
   void check_idle();
 
   // commit.cc

@@ -7,7 +7,9 @@
 namespace quire::engine {
 
 Executor::Executor(const Parts& parts)
-    : parts_(parts), buckets_(buckets_of(parts.buffers.limits().max_batch)), inputs_(parts.masks.size()) {}
+    : parts_(parts),
+      buckets_(buckets_of(parts.buffers.limits().max_batch)),
+      inputs_(static_cast<std::size_t>(parts.buffers.limits().groups)) {}
 
 std::vector<std::int32_t> Executor::buckets_of(std::int32_t max_batch) {
   std::vector<std::int32_t> buckets;
@@ -28,12 +30,6 @@ void Executor::record() {
     enqueue(StepLaunch{.decode_rows = rows, .total_q = rows, .logit_rows = rows});
     graphs_.push_back(parts_.stream.end_capture());
   }
-}
-
-std::int64_t Executor::graph_nodes() const {
-  std::int64_t nodes = 0;
-  for (const auto& graph : graphs_) nodes += graph->nodes();
-  return nodes;
 }
 
 bool Executor::forward(const StepLaunch& launch) {
@@ -74,8 +70,6 @@ void Executor::enqueue(const StepLaunch& launch) {
     attention::StepShape shape;
     shape.max_kv = limits.max_context;
     shape.table_stride = group.table_stride;
-    shape.mask = parts_.masks[g].kind;
-    shape.mask_width = parts_.masks[g].width;
     inputs_[g].write_slot = group.write_slot;
     inputs_[g].decode = shape;
     inputs_[g].decode.batch = launch.decode_rows;

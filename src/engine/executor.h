@@ -27,12 +27,6 @@ struct StepLaunch {
   std::span<const std::int32_t> extend_q_len;   // [extend_rows]
 };
 
-// Mask of a KV group, as StepShape wants it.
-struct GroupMask {
-  attention::MaskKind kind = attention::MaskKind::causal;
-  std::int32_t width = 0;
-};
-
 class Executor {
  public:
   // All references outlive the executor.
@@ -42,7 +36,6 @@ class Executor {
     ops::Ops& ops;
     platform::Stream& stream;
     std::span<const model::BoundCall> calls;
-    std::span<const GroupMask> masks;
     std::int32_t padded_kv_len = 0;
   };
   explicit Executor(const Parts& parts);
@@ -52,7 +45,6 @@ class Executor {
   std::int32_t bucket(std::int32_t rows) const;
   // Records every bucket; nothing runs. Afterwards forward() replays decode steps.
   void record();
-  std::int64_t graph_nodes() const;
 
   // Enqueues a step up to its logits. True when it was a replay.
   bool forward(const StepLaunch& launch);

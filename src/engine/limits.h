@@ -5,7 +5,6 @@
 
 namespace quire::engine {
 
-inline constexpr std::int32_t kMaxPageSize = 256;       // tokens
 inline constexpr std::int32_t kMaxRunning = 1024;       // sequences decoding together
 inline constexpr std::int32_t kMaxChunkTokens = 65536;  // prompt tokens of one step
 inline constexpr std::int32_t kMaxThreads = 1024;

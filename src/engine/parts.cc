@@ -246,9 +246,8 @@ Status Assembler::bind() {
   std::int32_t padded_kv_len = 0;
   for (const attention::Pick& pick : parts.spec.selection.picks)
     padded_kv_len = std::max(padded_kv_len, pick.backend->caps.padded_row_len);
-  for (const model::KvGroup& group : parts.spec.groups) parts.masks.push_back({group.mask, group.mask_width});
-  parts.executor = std::make_unique<Executor>(Executor::Parts{
-      *parts.buffers, *parts.model, *parts.ops, *parts.stream, parts.calls, parts.masks, padded_kv_len});
+  parts.executor = std::make_unique<Executor>(
+      Executor::Parts{*parts.buffers, *parts.model, *parts.ops, *parts.stream, parts.calls, padded_kv_len});
   if (parts.spec.graphs) parts.executor->record();
   parts.stream->synchronize();
   return {};

@@ -51,7 +51,6 @@ struct EngineParts {
   std::vector<std::unique_ptr<attention::Attention>> attentions;  // per call
   std::vector<std::unique_ptr<platform::Buffer>> plan_memory;     // per call
   std::vector<model::BoundCall> calls;
-  std::vector<GroupMask> masks;
   std::unique_ptr<StepBuffers> buffers;
   std::array<std::unique_ptr<platform::Event>, 2> events;  // step n came back
   std::unique_ptr<platform::Stream> stream;

@@ -136,7 +136,7 @@ Status Resolver::context() {
 }
 
 Status Resolver::limits() {
-  QUIRE_TRY_STATUS(check_range("page size", "page-size", options_.page_size, kMaxPageSize));
+  QUIRE_TRY_STATUS(check_range("page size", "page-size", options_.page_size, attention::kMaxPageSize));
   QUIRE_TRY_STATUS(check_range("running sequences", "max-running", options_.max_running, kMaxRunning));
   QUIRE_TRY_STATUS(check_range("chunk tokens", "chunk-tokens", options_.chunk_tokens, kMaxChunkTokens));
   QUIRE_TRY(threads, plan_threads(options_, device_.cores));
@@ -243,8 +243,9 @@ Status Resolver::calls() {
   if (fp8 && scale == KvScaleKind::token_head) because("KV scale per token and head: {}", why);
   spec_.selection = std::move(*selection);
   for (const attention::Pick& pick : spec_.selection.picks) {
-    because("{} runs on {}: {}", pick.call.name, pick.backend->name,
-            pick.refused.empty() ? "first row of the table that fits" : "first row that fits; refused:");
+    because("{} runs on {}: {}{}", pick.call.name, pick.backend->name,
+            pick.pinned ? "asked for" : "first row of the table that fits",
+            pick.refused.empty() ? "" : "; refused:");
     for (const attention::Refusal& refusal : pick.refused)
       because("  {}: {}", refusal.row, refusal.reason.text);
   }

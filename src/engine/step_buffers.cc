@@ -25,7 +25,6 @@ Results carve_results(Carver& carver, const StepLimits& limits) {
   const std::int64_t top = std::int64_t{limits.max_total_q} * kMaxScoreTop;
   Results results;
   results.token = carver.take<std::int32_t>(limits.max_logit_rows());
-  results.logprob = carver.take<float>(limits.max_logit_rows());
   results.score_logprob = carver.take<float>(limits.max_total_q);
   results.score_argmax = carver.take<std::int32_t>(limits.max_total_q);
   results.score_top_id = carver.take<std::int32_t>(top);

@@ -47,7 +47,6 @@ struct Upload {
 // What comes back with every step.
 struct Results {
   std::int32_t* token = nullptr;         // [max_logit_rows]
-  float* logprob = nullptr;              // [max_logit_rows]
   float* score_logprob = nullptr;        // [max_total_q]
   std::int32_t* score_argmax = nullptr;  // [max_total_q]
   std::int32_t* score_top_id = nullptr;  // [max_total_q * kMaxScoreTop], dense per scored block

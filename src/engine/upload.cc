@@ -44,8 +44,7 @@ void open_slot(const PlanRow& row, std::int64_t step, EngineParts& parts, const 
                                      .presence_penalty = sampling.presence_penalty,
                                      .seed = sampling.seed,
                                      .sequence_index = live.request.sequence_index,
-                                     .bias_count = biases,
-                                     .want_logprob = 0};
+                                     .bias_count = biases};
   start.length = row.query_begin;
   start.prompt_length = live.prompt_tokens;
   platform::Stream& stream = *parts.stream;
@@ -76,7 +75,7 @@ void fill_targets(const PlanRow& row, const Live& live, Flight& flight, Upload& 
     up.score_target[begin + i] = next < live.tokens.size() ? live.tokens[next] : -1;
   }
   flight.scored_end = begin + row.logits_count;
-  flight.score_top_end = std::max(flight.score_top_end, flight.scored_end * kMaxScoreTop);
+  if (live.request.score_top > 0) flight.score_top_end = flight.scored_end * kMaxScoreTop;
 }
 
 // Logits for sampling: in a decode step every row has them (the recorded work is the same whatever the rows

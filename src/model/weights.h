@@ -1,7 +1,7 @@
 // Weights: the tensors of a checkpoint as the forward passes use them. Matrices whose stored type `linear`
 // multiplies exactly (or, in GGUF files, at all) stay in the mapped file; the rest is converted once, at
 // load, into one private f32 buffer: vectors (with Gemma's 1 + w folded in), experts stacked, gpt_oss'
-// experts transposed and gate and up parted, kv_b transposed per head, 16-bit matrices without an exact product.
+// experts transposed and gate and up parted, kv_b transposed per head, 16-bit matrices with no exact product.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,11 @@ class SessionImpl final : public Session {
 
   std::unique_ptr<session::TextModel> text_;
   std::unique_ptr<Engine> engine_;
-  std::map<RequestId, session::Answer> answers_;
+  struct Live {
+    session::Answer answer;
+    std::int32_t prompt_tokens = 0;
+  };
+  std::map<RequestId, Live> live_;
   std::vector<Output> engine_outputs_;
 };
 
@@ -70,6 +74,7 @@ Result<RequestId> SessionImpl::submit(const TextRequest& request) {
   if (!request.stop.empty() && !tokenizer.ok()) return tokenizer.error();
   QUIRE_TRY(stops, tokenizer::StopMatcher::create(request.stop));
 
+  const auto prompt_tokens = static_cast<std::int32_t>(prompt.size());
   Request engine_request;
   engine_request.prompt = std::move(prompt);
   engine_request.max_tokens = request.max_tokens;
@@ -77,16 +82,17 @@ Result<RequestId> SessionImpl::submit(const TextRequest& request) {
   if (!request.ignore_eos) engine_request.stop_tokens = text_->end_tokens();
   engine_request.sequence_index = request.sequence_index;
   QUIRE_TRY(id, engine_->submit(std::move(engine_request)));
-  answers_.emplace(id, session::Answer(tokenizer.ok() ? tokenizer.value() : nullptr, std::move(stops)));
+  session::Answer answer(tokenizer.ok() ? tokenizer.value() : nullptr, std::move(stops));
+  live_.emplace(id, Live{std::move(answer), prompt_tokens});
   return id;
 }
 
 void SessionImpl::cancel(RequestId id) { engine_->cancel(id); }
 
 void SessionImpl::deliver(const Output& output, std::vector<TextOutput>& outputs) {
-  const auto found = answers_.find(output.id);
-  if (found == answers_.end()) return;  // ended by a stop string before; later tokens are dropped
-  session::Answer& answer = found->second;
+  const auto found = live_.find(output.id);
+  if (found == live_.end()) return;  // ended by a stop string before; later tokens are dropped
+  session::Answer& answer = found->second.answer;
   TextOutput text;
   text.id = output.id;
   for (const std::int32_t token : output.tokens) {
@@ -102,12 +108,13 @@ void SessionImpl::deliver(const Output& output, std::vector<TextOutput>& outputs
     text.text += answer.flush();
   }
   if (text.finish != Finish::none) {
-    text.prompt_tokens = output.prompt_tokens;
+    // At a stop string the engine has not ended the request and its output has no totals.
+    text.prompt_tokens = found->second.prompt_tokens;
     text.completion_tokens = answer.tokens();
     text.cached_tokens = output.cached_tokens;
     text.first_token_s = answer.first_token_s();
     text.finish_s = answer.age_s();
-    answers_.erase(found);
+    live_.erase(found);
   }
   outputs.push_back(std::move(text));
 }
