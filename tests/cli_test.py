@@ -132,6 +132,29 @@ class Json(unittest.TestCase):
         self.assertEqual(config["threads"], {"value": "2", "origin": "flag"})
         self.assertEqual(config["device"]["origin"], "default")
 
+        shown = self.run_json("config", "--stop", "END", "--logit-bias", "3=1.5", "--json")
+        self.assertEqual((shown["stop"]["value"], shown["logit-bias"]["value"]), ("END", "3=1.5"))
+
+    def test_bench(self):
+        device = self.run_json("bench", "device", "--threads", 1, "--json")
+        for key in ("read_bytes_s", "copy_bytes_s", "matmul_flop_s"):
+            self.assertIn(key, device["ceilings"])
+        shape = "heads=4/2,dim=16,batch=1,ctx=64"
+        attention = self.run_json("bench", "attention", "--threads", 1, "--shape", shape, "--page-sizes", "16", "--json")
+        for key in ("backend", "call", "shape", "page_size", "kv_dtype", "us", "us_min", "us_max", "bytes_s", "flop_s", "fraction"):
+            self.assertIn(key, attention["cells"][0])
+        self.assertLessEqual(attention["cells"][0]["check"]["error"], attention["cells"][0]["check"]["gate"])
+        step = self.run_json("bench", "step", model("llama"), "--batch", 2, "--context", 32, "--steps", 2, "--json")
+        for key in ("batch", "context", "ms", "tokens_s", "fraction", "host_us", "gpu_idle_fraction"):
+            self.assertIn(key, step["steps"][0])
+
+    def test_explain_is_there_for_every_command_with_a_model(self):
+        for command in (["info", model("llama")], ["backends", model("llama")], ["score", model("llama"), "--ids", "1,2"],
+                        ["run", model("llama"), "--ids", "1", "--max-tokens", 1]):
+            code, out, err = quire(*command, "--explain", "--decode-attention-backend", "reference")
+            self.assertEqual(code, 0, err)
+            self.assertIn("full.decode runs on reference: asked for", err)
+
     def test_render_and_bad_lines(self):
         template = GOLDEN / "chat_templates/chatml/template.jinja"
         code, out, err = quire("render", template, "--jsonl",
@@ -159,6 +182,10 @@ class Refusals(unittest.TestCase):
         self.refused(2, "prefix-cache", "run", model("llama"), "--prefix-cache", "on", "--ids", 1)
         self.refused(2, "temperature", "run", model("llama"), "--temperature", "-1", "--ids", 1)
         self.refused(2, "unknown key", "run", model("llama"), "--ids", 1, "--config", self.file("page-sise = 3\n"))
+
+    def test_options_that_a_command_would_ignore(self):
+        self.refused(2, "--max-running", "bench", "device", "--max-running", 2)
+        self.refused(2, "--dtype", "bench", "attention", "--dtype", "f32")
 
     def file(self, text):
         handle = tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False)
@@ -203,6 +230,28 @@ class RealModel(unittest.TestCase):
         self.assertEqual(code, 0, err)
         self.assertIn("Paris", out)
         self.assertRegex(err, r"full.decode=cpu.*page \d+.*tok/s.*peak memory")
+
+    def test_a_stop_string_ends_the_answer_with_all_totals(self):
+        code, out, err = quire("run", SMOLLM2, "-p", "The capital of France is", "--stop", "Paris", "--max-tokens", 12, "--json")
+        self.assertEqual(code, 0, err)
+        answer = json.loads(out)
+        self.assertEqual((answer["text"], answer["finish_reason"], answer["prompt_tokens"]), (" ", "stop", 5))
+        self.assertGreater(answer["prefill_tok_s"], 0)
+
+    def test_peak_memory_is_file_and_kv_and_150_mb(self):
+        limits = ["--max-context", 1024, "--max-running", 1]
+        ledger = json.loads(quire("info", SMOLLM2, *limits, "--json")[1])["ledger"]
+        kv = sum(line["bytes"] for line in ledger if line["owner"] == "KV arena")
+        peak = json.loads(quire("run", SMOLLM2, *limits, "-p", "A fox. " * 200, "--max-tokens", 4, "--json")[1])["peak_rss_bytes"]
+        self.assertLessEqual(peak, SMOLLM2.stat().st_size + kv + 150e6)
+
+    def test_chat_reads_lines_and_saves(self):
+        with tempfile.TemporaryDirectory() as folder:
+            saved = pathlib.Path(folder) / "talk.json"
+            code, out, err = quire("chat", SMOLLM2, "--system", "Be brief.", "--max-tokens", 4,
+                                   stdin=f"Forget me.\n/reset\nSay hello.\n/save {saved}\n/quit\nnever read\n")
+            self.assertEqual(code, 0, err)
+            self.assertEqual([message["role"] for message in json.loads(saved.read_text())], ["system", "user", "assistant"])
 
     def test_logprobs_within_the_tolerances_of_int8_activations(self):
         for name in ("prose", "code", "numbers"):

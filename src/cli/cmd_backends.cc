@@ -8,6 +8,7 @@
 #include "attention/caps.h"
 #include "attention/select.h"
 #include "cli/command.h"
+#include "cli/log.h"
 #include "cli/matrix.h"
 #include "engine/resolve.h"
 #include "model/spec.h"
@@ -24,6 +25,7 @@ struct BackendsFlags {
   std::string model;
   bool json = false;
   bool markdown = false;
+  bool explain = false;
   Options options;
 };
 
@@ -107,6 +109,7 @@ Status backends(const BackendsFlags& flags) {
   QUIRE_TRY(checkpoint, checkpoint::open_checkpoint(flags.model));
   QUIRE_TRY(model, model::read_spec(*checkpoint));
   QUIRE_TRY(spec, engine::resolve(flags.options, model, device, table));
+  if (flags.explain) print_explanation(spec.trace, {});
   if (!flags.json) {
     print_calls(spec);
     return {};
@@ -128,7 +131,7 @@ Command make_backends(CLI::App& root) {
   app->add_option("MODEL", flags->model, "a model (its config.json is enough)");
   app->add_flag("--json", flags->json, "print one JSON object");
   app->add_flag("--markdown", flags->markdown, "print the matrix as the table of the docs");
-  add_engine_settings(*flags->settings, &flags->options);
+  add_engine_settings(*flags->settings, &flags->options, &flags->explain);
   flags->settings->attach(*app);
   return {app, flags->settings, [flags] { return backends(*flags); }};
 }

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/log.h"
 #include "engine/bench_step.h"
+#include "engine/parts.h"
 #include "engine/resolve.h"
 #include "platform/cpu/isa.h"
 #include "platform/platform.h"
@@ -166,6 +167,7 @@ struct StepFlags {
   std::vector<int> contexts;
   int steps = 32;
   bool json = false;
+  bool explain = false;
 };
 
 Status step(const StepFlags& flags) {
@@ -175,6 +177,10 @@ Status step(const StepFlags& flags) {
   if (request.batches.empty()) request.batches = {1, 8};
   if (request.contexts.empty()) request.contexts = {128, 1024};
   request.steps = flags.steps;
+  if (flags.explain) {
+    QUIRE_TRY(survey, engine::survey(flags.model, flags.options));
+    print_explanation(survey.spec.trace, survey.ledger.lines());
+  }
   QUIRE_TRY(device, open_device(flags.options));
   const platform::DeviceInfo info = device->info();
   QUIRE_TRY(ceilings, bench::bench_device(*device, {}));
@@ -213,7 +219,8 @@ std::vector<Command> make_bench(CLI::App& root) {
   CLI::App* device_app =
       group->add_subcommand("device", "the ceilings of this machine: read, copy, matmul, launch");
   device_app->add_flag("--json", of_device->json, "print one JSON object");
-  add_engine_settings(*of_device->settings, &of_device->options);
+  constexpr std::string_view kDevice[] = {"device", "threads"};
+  add_engine_settings(*of_device->settings, &of_device->options, kDevice);
   of_device->settings->attach(*device_app);
 
   auto of_attention = std::make_shared<AttentionFlags>();
@@ -227,7 +234,8 @@ std::vector<Command> make_bench(CLI::App& root) {
   attention_app->add_option("--page-sizes", of_attention->page_sizes, "one or more page sizes: 1,16,64")
       ->delimiter(',');
   attention_app->add_flag("--json", of_attention->json, "print one JSON object");
-  add_engine_settings(*of_attention->settings, &of_attention->options);
+  constexpr std::string_view kAttention[] = {"device", "threads", "page-size", "kv-dtype"};
+  add_engine_settings(*of_attention->settings, &of_attention->options, kAttention);
   of_attention->settings->attach(*attention_app);
 
   auto of_step = std::make_shared<StepFlags>();
@@ -239,7 +247,7 @@ std::vector<Command> make_bench(CLI::App& root) {
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
   step_app->add_flag("--json", of_step->json, "print one JSON object");
-  add_engine_settings(*of_step->settings, &of_step->options);
+  add_engine_settings(*of_step->settings, &of_step->options, &of_step->explain);
   of_step->settings->attach(*step_app);
 
   return {{device_app, of_device->settings, [of_device] { return device(*of_device); }},

@@ -28,6 +28,7 @@ struct Chat {
   std::shared_ptr<Settings> settings = std::make_shared<Settings>();
   std::string model;
   std::string system;
+  bool explain = false;
   Options options;
   SamplingFlags sampling;
 };
@@ -108,7 +109,7 @@ bool command(const std::string& line, const Chat& chat, std::vector<Message>* me
 
 Status run_chat(const Chat& chat) {
   QUIRE_TRY(session, Session::open(chat.model, chat.options));
-  log_engine(session->engine().info(), false);
+  log_engine(session->engine().info(), chat.explain);
   std::signal(SIGINT, on_interrupt);
   std::vector<Message> messages;
   if (!chat.system.empty()) messages.push_back({"system", chat.system});
@@ -138,7 +139,7 @@ Command make_chat(CLI::App& root) {
       root.add_subcommand("chat", "talk with the model (/reset, /save FILE, Ctrl-C stops an answer)");
   app->add_option("MODEL", chat->model, "a Hugging Face folder or a .gguf file")->required();
   app->add_option("--system", chat->system, "system message");
-  add_engine_settings(*chat->settings, &chat->options);
+  add_engine_settings(*chat->settings, &chat->options, &chat->explain);
   add_sampling_settings(*chat->settings, &chat->sampling);
   chat->settings->attach(*app);
   return {app, chat->settings, [chat] { return run_chat(*chat); }};

@@ -13,6 +13,7 @@ namespace {
 struct Config {
   std::shared_ptr<Settings> settings = std::make_shared<Settings>();
   bool json = false;
+  bool explain = false;
   Options options;
   SamplingFlags sampling;
 };
@@ -38,7 +39,7 @@ Command make_config(CLI::App& root) {
   auto config = std::make_shared<Config>();
   CLI::App* app = root.add_subcommand("config", "print the effective options and their origins");
   app->add_flag("--json", config->json, "print one JSON object");
-  add_engine_settings(*config->settings, &config->options);
+  add_engine_settings(*config->settings, &config->options, &config->explain);
   add_sampling_settings(*config->settings, &config->sampling);
   config->settings->attach(*app);
   return {app, config->settings, [config] { return print_config(*config); }};

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/log.h"
 #include "engine/parts.h"
 
 namespace quire::cli {
@@ -17,6 +18,7 @@ struct InfoFlags {
   std::shared_ptr<Settings> settings = std::make_shared<Settings>();
   std::string model;
   bool json = false;
+  bool explain = false;
   Options options;
 };
 
@@ -55,13 +57,14 @@ void print(const engine::EngineSurvey& survey) {
     fmt::print("{}\n", group.mask_width == 0 ? std::string() : fmt::format("  window {}", group.mask_width));
   }
   for (const std::string& note : survey.notes) fmt::print("note: {}\n", note);
-  fmt::print("{}", engine::to_string(survey.ledger));
+  fmt::print("{}", engine::to_string(survey.ledger.lines()));
   fmt::print("one sequence may hold {} tokens of KV; pages of {} tokens\n", survey.kv.capacity_tokens,
              survey.spec.page_size());
 }
 
 Status info(const InfoFlags& flags) {
   QUIRE_TRY(survey, engine::survey(flags.model, flags.options));
+  if (flags.explain) print_explanation(survey.spec.trace, {});
   if (flags.json) {
     fmt::print("{}\n", to_json(survey).dump());
   } else {
@@ -79,7 +82,7 @@ Command make_info(CLI::App& root) {
   app->add_option("MODEL", flags->model, "a Hugging Face folder (config.json is enough) or a .gguf file")
       ->required();
   app->add_flag("--json", flags->json, "print one JSON object");
-  add_engine_settings(*flags->settings, &flags->options);
+  add_engine_settings(*flags->settings, &flags->options, &flags->explain);
   flags->settings->attach(*app);
   return {app, flags->settings, [flags] { return info(*flags); }};
 }

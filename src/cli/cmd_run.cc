@@ -156,8 +156,7 @@ Command make_run(CLI::App& root) {
                   "many prompts, one JSON object a line; prints one JSON object a line");
   app->add_flag("--chat", run->chat, "put the prompt into the model's chat template");
   app->add_flag("--json", run->json, "print one JSON object instead of text");
-  app->add_flag("--explain", run->explain, "print why each decision fell as it did (stderr)");
-  add_engine_settings(*run->settings, &run->options);
+  add_engine_settings(*run->settings, &run->options, &run->explain);
   add_sampling_settings(*run->settings, &run->sampling);
   run->settings->attach(*app);
   return {app, run->settings, [run] { return run_command(*run); }};

@@ -124,8 +124,7 @@ Command make_score(CLI::App& root) {
   app->add_option("--top", flags->top, "also the N most likely tokens at every position")
       ->check(CLI::Range(0, 1000));
   app->add_flag("--json", flags->json, "print one JSON object");
-  app->add_flag("--explain", flags->explain, "print why each decision fell as it did (stderr)");
-  add_engine_settings(*flags->settings, &flags->options);
+  add_engine_settings(*flags->settings, &flags->options, &flags->explain);
   flags->settings->attach(*app);
   return {app, flags->settings, [flags] { return score(*flags); }};
 }

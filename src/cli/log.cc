@@ -7,6 +7,7 @@
 #include <array>
 
 #include "base/nearest.h"
+#include "engine/ledger.h"
 
 namespace quire::cli {
 
@@ -30,11 +31,12 @@ Status set_up_log(const std::string& level, const std::string& format) {
 
 void log_engine(const EngineInfo& info, bool explain) {
   for (const std::string& note : info.notes) spdlog::info("{}", note);
-  if (!explain) return;
-  for (const std::string& line : info.trace) fmt::print(stderr, "{}\n", line);
-  for (const LedgerLine& line : info.ledger) {
-    fmt::print(stderr, "memory {:>14} bytes  {}{}\n", line.bytes, line.owner, line.mapped ? " (mapped)" : "");
-  }
+  if (explain) print_explanation(info.trace, info.ledger);
+}
+
+void print_explanation(std::span<const std::string> trace, std::span<const LedgerLine> ledger) {
+  for (const std::string& line : trace) fmt::print(stderr, "{}\n", line);
+  if (!ledger.empty()) fmt::print(stderr, "{}", engine::to_string(ledger));
 }
 
 }  // namespace quire::cli

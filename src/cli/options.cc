@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace quire::cli {
 
@@ -41,62 +43,85 @@ Status parse_logit_bias(const std::string& text, Sampling* sampling) {
   return {};
 }
 
+std::string show_logit_bias(const Sampling& sampling) {
+  std::string text;
+  for (const auto& [token, value] : sampling.logit_bias)
+    text += fmt::format("{}{}={:g}", text.empty() ? "" : " ", token, value);
+  return text;
+}
+
+constexpr const char* kEngineGroup = "Engine";
+
 }  // namespace
 
-void add_engine_settings(Settings& settings, Options* o) {
-  const std::string group = "Engine";
+void add_engine_settings(Settings& settings, Options* o, bool* explain) {
+  add_engine_settings(settings, o, std::span<const std::string_view>());
+  settings.add({.name = "explain",
+                .group = kEngineGroup,
+                .value_name = "",
+                .help = "print why each decision fell as it did (stderr)",
+                .set = into_switch(explain),
+                .show = [explain] { return show_switch(*explain); }});
+}
+
+void add_engine_settings(Settings& settings, Options* o, std::span<const std::string_view> only) {
+  const std::string group = kEngineGroup;
+  const auto add = [&](Setting setting) {
+    if (only.empty() || std::find(only.begin(), only.end(), setting.name) != only.end())
+      settings.add(std::move(setting));
+  };
   const auto text = [&](const char* name, const char* value, const char* help, std::string* target) {
-    settings.add({.name = name,
-                  .group = group,
-                  .value_name = value,
-                  .help = help,
-                  .set = into(target),
-                  .show = [target] { return *target; }});
+    add({.name = name,
+         .group = group,
+         .value_name = value,
+         .help = help,
+         .set = into(target),
+         .show = [target] { return *target; }});
   };
   const auto number = [&](const char* name, const char* help, std::int32_t* target, std::int64_t high) {
-    settings.add({.name = name,
-                  .group = group,
-                  .value_name = "N",
-                  .help = help,
-                  .set = into(target, 0, high),
-                  .show = [target] { return show_int(*target); }});
+    add({.name = name,
+         .group = group,
+         .value_name = "N",
+         .help = help,
+         .set = into(target, 0, high),
+         .show = [target] { return show_int(*target); }});
   };
   const auto toggle = [&](const char* name, const char* help, bool* target) {
-    settings.add({.name = name,
-                  .group = group,
-                  .value_name = "on|off",
-                  .help = help,
-                  .set = into_switch(target),
-                  .show = [target] { return show_switch(*target); }});
+    add({.name = name,
+         .group = group,
+         .value_name = "on|off",
+         .help = help,
+         .set = into_switch(target),
+         .show = [target] { return show_switch(*target); }});
   };
   text("device", "cpu|cuda[:N]", "where the model runs", &o->device);
   text("attention-backend", "NAME", "row of `quire backends` for every call", &o->attention_backend);
   text("prefill-attention-backend", "NAME", "row for extend calls", &o->prefill_attention_backend);
   text("decode-attention-backend", "NAME", "row for decode calls", &o->decode_attention_backend);
-  settings.add({.name = "attention",
-                .group = group,
-                .value_name = "CALL=NAME",
-                .help = "row for one call, as in full.decode=reference",
-                .repeats = true,
-                .set = [o](const std::string& value) { return parse_call_pin(value, o); },
-                .show = [o] { return show_call_pins(*o); }});
+  add({.name = "attention",
+       .group = group,
+       .value_name = "CALL=NAME",
+       .help = "row for one call, as in full.decode=reference",
+       .repeats = true,
+       .set = [o](const std::string& value) { return parse_call_pin(value, o); },
+       .show = [o] { return show_call_pins(*o); }});
   number("page-size", "tokens per KV page, 1..256", &o->page_size, 1 << 30);
   text("page-order", "page_first|layer_first", "order of the KV arena; default: the platform's",
        &o->page_order);
   text("dtype", "auto|f32|bf16|f16", "compute type", &o->dtype);
   text("kv-dtype", "auto|f32|bf16|f16|fp8_e4m3", "KV cache type; auto is bf16", &o->kv_dtype);
-  settings.add({.name = "kv-memory",
-                .group = group,
-                .value_name = "SIZE",
-                .help = "bytes for KV pages: 64M, 2G, auto",
-                .set = into_bytes(&o->kv_memory_bytes),
-                .show = [o] { return show_int(o->kv_memory_bytes); }});
-  settings.add({.name = "kv-scale",
-                .group = group,
-                .value_name = "X",
-                .help = "one scale for all fp8 KV; default: per token and head",
-                .set = into(&o->kv_scale, 1e-30, 1e30),
-                .show = [o] { return o->kv_scale == 0 ? std::string("auto") : show_float(o->kv_scale); }});
+  add({.name = "kv-memory",
+       .group = group,
+       .value_name = "SIZE",
+       .help = "bytes for KV pages: 64M, 2G, auto",
+       .set = into_bytes(&o->kv_memory_bytes),
+       .show = [o] { return show_int(o->kv_memory_bytes); }});
+  add({.name = "kv-scale",
+       .group = group,
+       .value_name = "X",
+       .help = "one scale for all fp8 KV; default: per token and head",
+       .set = into(&o->kv_scale, 1e-30, 1e30),
+       .show = [o] { return o->kv_scale == 0 ? std::string("auto") : show_float(o->kv_scale); }});
   number("max-running", "sequences that run together", &o->max_running, 1 << 20);
   number("max-context", "tokens of prompt and answer; auto is the model's", &o->max_context, 1 << 30);
   number("chunk-tokens", "most prompt tokens of one step", &o->chunk_tokens, 1 << 20);
@@ -144,7 +169,7 @@ void add_sampling_settings(Settings& settings, SamplingFlags* f) {
                 .help = "added to a token's logit",
                 .repeats = true,
                 .set = [f](const std::string& value) { return parse_logit_bias(value, &f->sampling); },
-                .show = [] { return std::string(); }});
+                .show = [f] { return show_logit_bias(f->sampling); }});
   settings.add({.name = "seed",
                 .group = group,
                 .value_name = "N",
@@ -160,7 +185,7 @@ void add_sampling_settings(Settings& settings, SamplingFlags* f) {
                   f->stop.push_back(value);
                   return {};
                 },
-                .show = [] { return std::string(); }});
+                .show = [f] { return fmt::format("{}", fmt::join(f->stop, ", ")); }});
   settings.add({.name = "ignore-eos",
                 .group = group,
                 .value_name = "",

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/settings.h"
@@ -10,8 +12,10 @@
 
 namespace quire::cli {
 
-// Every engine option of cli.md, stored into `options` (which outlives the settings).
-void add_engine_settings(Settings& settings, Options* options);
+// Every engine option of cli.md and --explain, stored through the pointers, which outlive the settings.
+void add_engine_settings(Settings& settings, Options* options, bool* explain);
+// Of these only the named ones: a command offers no option that it would ignore.
+void add_engine_settings(Settings& settings, Options* options, std::span<const std::string_view> only);
 
 // What a user said about sampling; unsaid values come from the model's generation_config.json.
 struct SamplingFlags {

@@ -43,18 +43,21 @@ Status Ledger::check(std::int64_t available) const {
   return no_resources(
       fmt::format("this run needs {} of memory and {} are available:\n{}use a smaller --kv-memory, "
                   "--max-running or --chunk-tokens",
-                  bytes_to_string(private_bytes()), bytes_to_string(available), to_string(*this)));
+                  bytes_to_string(private_bytes()), bytes_to_string(available), to_string(lines_)));
 }
 
-std::string to_string(const Ledger& ledger) {
-  std::vector<LedgerLine> lines = ledger.lines();
+std::string to_string(std::span<const LedgerLine> ledger) {
+  std::vector<LedgerLine> lines(ledger.begin(), ledger.end());
+  std::int64_t sum = 0;
   std::stable_sort(lines.begin(), lines.end(),
                    [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   std::string text;
-  for (const LedgerLine& line : lines)
+  for (const LedgerLine& line : lines) {
     text += fmt::format("  {:>10}  {}{}\n", bytes_to_string(line.bytes), line.owner,
                         line.mapped ? " (file)" : "");
-  return text + fmt::format("  {:>10}  in all\n", bytes_to_string(ledger.total_bytes()));
+    sum += line.bytes;
+  }
+  return text + fmt::format("  {:>10}  in all\n", bytes_to_string(sum));
 }
 
 std::string bytes_to_string(std::int64_t bytes) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -29,7 +31,7 @@ class Ledger {
 };
 
 // One line per owner, largest first, and the sum.
-std::string to_string(const Ledger& ledger);
+std::string to_string(std::span<const LedgerLine> lines);
 
 // "1.5 GiB", "12 MiB", "640 bytes".
 std::string bytes_to_string(std::int64_t bytes);

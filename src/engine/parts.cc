@@ -194,7 +194,7 @@ Result<std::unique_ptr<platform::Buffer>> Assembler::take(std::int64_t bytes, co
 Status Assembler::allocate() {
   EngineParts& parts = *parts_;
   parts.stream = parts.device->make_stream();
-  parts.crash_note.set(fmt::format("memory ledger of {}:\n{}", path_, to_string(parts.ledger)));
+  parts.crash_note.set(fmt::format("memory ledger of {}:\n{}", path_, to_string(parts.ledger.lines())));
   const ops::OpsLimits limits = ops_limits();
   QUIRE_TRY(workspace, take(parts.ops->workspace_bytes(limits), "operations' workspace"));
   parts.ops_memory = std::move(workspace);
