@@ -1,10 +1,10 @@
 # quire_module(name DEPS a b ...): the library quire_<name> from every *.cc of the folder (tests apart)
 # and, when tests are on, the program quire_<name>_test from its *_test.cc files.
-# Every test has the label `host`; LABELS adds more (`threads`: also run under the thread sanitizer). The
-# target <label>_tests builds the tests of a label.
+# Every test has the label `host`; LABELS adds more (`threads`: also run under the thread sanitizer, which is slow:
+# TSAN is the GoogleTest filter of what meets threads). The target <label>_tests builds the tests of a label.
 # Folders below (attention/backends/x, ops/cpu, ...) are modules of their own.
 function(quire_module name)
-  cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TSAN" "DEPS;TEST_DEPS;LIBS;LABELS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "*.cc")
   file(GLOB tests CONFIGURE_DEPENDS "*_test.cc")
   list(REMOVE_ITEM sources ${tests})
@@ -24,7 +24,11 @@ function(quire_module name)
     endforeach()
     target_compile_definitions(quire_${name}_test PRIVATE QUIRE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     set(labels host ${ARG_LABELS})
-    add_test(NAME ${name} COMMAND quire_${name}_test)
+    set(filter "")
+    if("thread" IN_LIST QUIRE_SANITIZE AND ARG_TSAN)
+      set(filter "--gtest_filter=${ARG_TSAN}")
+    endif()
+    add_test(NAME ${name} COMMAND quire_${name}_test ${filter})
     set_tests_properties(${name} PROPERTIES LABELS "${labels}")
     foreach(label IN LISTS labels)
       if(NOT TARGET ${label}_tests)
