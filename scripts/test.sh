@@ -71,12 +71,10 @@ if [ "${1:-}" != quick ]; then
   part "format" format
   part "lint" lint
   part "installed tree and example" installed
-  part "build asan" build asan host_tests
-  suite asan -L host
+  part "build asan" build asan "host_tests fuzz_tests" -DQUIRE_FUZZ_SECONDS="$fuzz_seconds"
+  suite asan -L 'host|fuzz'
   part "build tsan" build tsan threads_tests
   suite tsan -L threads
-  part "build fuzz" build fuzz all -DQUIRE_FUZZ_SECONDS="$fuzz_seconds"
-  suite fuzz -L fuzz
 fi
 echo
 echo "$report"

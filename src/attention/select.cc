@@ -59,7 +59,8 @@ Status check_wish(std::span<const Backend> table, const std::vector<Call>& calls
   std::vector<std::string> rows{wish.all, wish.prefill, wish.decode};
   for (const auto& [call, row] : wish.per_call) {
     rows.push_back(row);
-    const bool known = std::any_of(calls.begin(), calls.end(), [&](const Call& c) { return c.name == call; });
+    const bool known =
+        std::any_of(calls.begin(), calls.end(), [&name = call](const Call& c) { return c.name == name; });
     if (!known)
       return bad_input(fmt::format("this model has no attention call '{}'; its calls are {}", call,
                                    names_of(calls, [](const Call& c) { return c.name; })));
