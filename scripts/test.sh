@@ -6,9 +6,6 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 fuzz_seconds=${QUIRE_FUZZ_SECONDS:-20}
-# Left out under the thread sanitizer, which slows arithmetic twentyfold: what repeats the same threads' work
-# at another instruction set or in many shapes.
-tsan_filter='-Golden.*:Memory.*:*/portable:*/avx2:*ARowsBits*:Sampling.*:CpuAttention.Every*:CpuAttention.Bits*:CpuAttention.Large*'
 passed=0 failed=0 report=""
 
 # part NAME COMMAND...: one test of its own, timed; its output is shown only when it fails.
@@ -77,7 +74,7 @@ if [ "${1:-}" != quick ]; then
   part "build asan" build asan "host_tests fuzz_tests" -DQUIRE_FUZZ_SECONDS="$fuzz_seconds"
   suite asan -L 'host|fuzz'
   part "build tsan" build tsan threads_tests
-  GTEST_FILTER=$tsan_filter suite tsan -L threads
+  suite tsan -L threads
 fi
 echo
 echo "$report"
