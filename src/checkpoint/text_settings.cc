@@ -31,7 +31,8 @@ Result<std::optional<T>> optional_of(bool present, Result<T> value) {
 
 Result<std::optional<std::int64_t>> integer(const JsonView& file, std::string_view key) {
   const bool present = file.has(key);
-  return optional_of<std::int64_t>(present, file.integer_or(key, 0, 0, kMaxId));
+  QUIRE_TRY(value, file.integer_or(key, 0, -1, kMaxId));
+  return present && value >= 0 ? std::optional<std::int64_t>(value) : std::nullopt;
 }
 
 Result<std::optional<double>> number(const JsonView& file, std::string_view key, double high) {

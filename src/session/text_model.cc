@@ -67,7 +67,7 @@ Result<std::unique_ptr<TextModel>> TextModel::load(const std::string& model) {
   std::unique_ptr<TextModel> text(new TextModel);
   text->load_tokenizer(*checkpoint);
   text->load_template(*checkpoint);
-  text->load_generation(*checkpoint);
+  QUIRE_TRY_STATUS(text->load_generation(*checkpoint));
   return text;
 }
 
@@ -105,18 +105,17 @@ void TextModel::load_template(const checkpoint::Checkpoint& checkpoint) {
   }
 }
 
-void TextModel::load_generation(const checkpoint::Checkpoint& checkpoint) {
-  const Result<checkpoint::GenerationDefaults> read = checkpoint::read_generation_defaults(checkpoint);
-  if (read.ok()) {
-    for (const std::int64_t id : read->eos_ids) end_tokens_.push_back(static_cast<std::int32_t>(id));
-    defaults_.do_sample = read->do_sample.value_or(false);
-    defaults_.temperature = as<float>(read->temperature);
-    defaults_.top_p = as<float>(read->top_p);
-    defaults_.min_p = as<float>(read->min_p);
-    defaults_.repetition_penalty = as<float>(read->repetition_penalty);
-    defaults_.top_k = as<std::int32_t>(read->top_k);
-  }
+Status TextModel::load_generation(const checkpoint::Checkpoint& checkpoint) {
+  QUIRE_TRY(read, checkpoint::read_generation_defaults(checkpoint));
+  for (const std::int64_t id : read.eos_ids) end_tokens_.push_back(static_cast<std::int32_t>(id));
+  defaults_.do_sample = read.do_sample.value_or(false);
+  defaults_.temperature = as<float>(read.temperature);
+  defaults_.top_p = as<float>(read.top_p);
+  defaults_.min_p = as<float>(read.min_p);
+  defaults_.repetition_penalty = as<float>(read.repetition_penalty);
+  defaults_.top_k = as<std::int32_t>(read.top_k);
   if (end_tokens_.empty() && tokenizer_ && tokenizer_->eos()) end_tokens_.push_back(*tokenizer_->eos());
+  return {};
 }
 
 Result<const tokenizer::Tokenizer*> TextModel::tokenizer() const {

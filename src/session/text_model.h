@@ -1,5 +1,6 @@
 // TextModel: what a checkpoint says about text, loaded: tokenizer, chat template, end tokens, defaults.
-// Needs no weights. A part that is absent or refused does not spoil the others: asking for it returns why.
+// Needs no weights. A tokenizer or template that is absent or refused does not spoil the rest: asking for it
+// returns why.
 #pragma once
 
 #include <memory>
@@ -19,7 +20,8 @@ namespace quire::session {
 // Immutable after load; any thread may read.
 class TextModel {
  public:
-  // Fails only when the checkpoint itself cannot be opened.
+  // Fails when the checkpoint cannot be opened, or its end tokens and sampling defaults are not sound: an
+  // answer without them would run on past its end.
   static Result<std::unique_ptr<TextModel>> load(const std::string& model);
 
   Result<const tokenizer::Tokenizer*> tokenizer() const;
@@ -32,7 +34,7 @@ class TextModel {
   TextModel() = default;
   void load_tokenizer(const checkpoint::Checkpoint& checkpoint);
   void load_template(const checkpoint::Checkpoint& checkpoint);
-  void load_generation(const checkpoint::Checkpoint& checkpoint);
+  Status load_generation(const checkpoint::Checkpoint& checkpoint);
 
   std::optional<tokenizer::Tokenizer> tokenizer_;
   Error no_tokenizer_;
