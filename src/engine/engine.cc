@@ -1,4 +1,8 @@
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <new>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -181,9 +185,20 @@ void EngineImpl::check_idle() {
 namespace quire {
 
 Result<std::unique_ptr<Engine>> Engine::open(const std::string& model, const Options& options) {
-  auto opened = engine::EngineImpl::open(model, options);
-  if (!opened.ok()) return opened.error();
-  return std::unique_ptr<Engine>(std::move(*opened));
+  // The standard library tells of a full machine by throwing; our callers get a Status.
+  try {
+    auto opened = engine::EngineImpl::open(model, options);
+    if (!opened.ok()) return opened.error();
+    return std::unique_ptr<Engine>(std::move(*opened));
+  } catch (const std::system_error& error) {
+    return no_resources(
+        fmt::format("the system gives no more threads ({}): use fewer --threads, or raise the limits of this "
+                    "process (ulimit -u, ulimit -v)",
+                    error.code().message()));
+  } catch (const std::bad_alloc&) {
+    return no_resources(
+        "memory ran out while the model was loaded: use a smaller --kv-memory or --max-running");
+  }
 }
 
 void Engine::recycle(std::vector<Output>& outputs) { outputs.clear(); }

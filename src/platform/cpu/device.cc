@@ -33,6 +33,12 @@ void poison(void*, std::int64_t) {}
 #endif
 
 Error out_of_memory(std::string_view owner, std::int64_t bytes, const MemoryInfo& memory) {
+  if (bytes <= memory.available_bytes) {
+    return no_resources(
+        fmt::format("{} needs {} bytes, which the system refuses though the machine has {}: "
+                    "raise this process's memory limit (ulimit -v) or use less",
+                    owner, bytes, memory.available_bytes));
+  }
   return no_resources(fmt::format("{} needs {} bytes and the machine has {} available of {}", owner, bytes,
                                   memory.available_bytes, memory.total_bytes));
 }

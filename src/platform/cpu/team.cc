@@ -1,5 +1,7 @@
 #include "platform/cpu/team.h"
 
+#include <system_error>
+
 #include "base/check.h"
 #include "platform/cpu/spin.h"
 
@@ -7,10 +9,17 @@ namespace quire::platform::cpu {
 
 WorkerTeam::WorkerTeam(int threads) {
   QUIRE_CHECK(threads >= 1, "threads={}", threads);
-  for (int i = 1; i < threads; ++i) helpers_.emplace_back([this, i] { helper_loop(i); });
+  try {
+    for (int i = 1; i < threads; ++i) helpers_.emplace_back([this, i] { helper_loop(i); });
+  } catch (const std::system_error&) {
+    join();  // no destructor runs for a half-built team, and a thread that nobody joins ends the program
+    throw;
+  }
 }
 
-WorkerTeam::~WorkerTeam() {
+WorkerTeam::~WorkerTeam() { join(); }
+
+void WorkerTeam::join() {
   stop_.store(true);
   wake_.fetch_add(1);
   wake_.notify_all();

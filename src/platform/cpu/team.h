@@ -14,8 +14,9 @@ namespace quire::platform::cpu {
 
 class WorkerTeam final : public Team {
  public:
-  explicit WorkerTeam(int threads);  // starts threads - 1 helpers
-  ~WorkerTeam() override;            // joins them
+  // Starts threads - 1 helpers; std::system_error where the system gives no more threads.
+  explicit WorkerTeam(int threads);
+  ~WorkerTeam() override;  // joins them
   WorkerTeam(const WorkerTeam&) = delete;
   WorkerTeam& operator=(const WorkerTeam&) = delete;
 
@@ -26,6 +27,7 @@ class WorkerTeam final : public Team {
   struct alignas(64) Padded {
     std::atomic<std::int64_t> value{0};
   };
+  void join();
   void helper_loop(int thread);
   void work(int thread);
 
