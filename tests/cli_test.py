@@ -215,6 +215,57 @@ class Refusals(unittest.TestCase):
                      ",".join(["1"] * 2000))
         self.refused(2, "0 to 258", "run", model("llama"), "--ids", 70000)
 
+    def test_values_that_no_flag_takes(self):
+        for flag in ("--page-size", "--threads", "--chunk-tokens", "--max-running", "--max-context", "--max-tokens"):
+            self.refused(2, "outside 1", "run", model("llama"), "--ids", 1, flag, 0)
+        for bias in ("=1", "99999999999=1", "1=inf", "1=1e400", "1="):
+            self.refused(2, "ID=X", "run", model("llama"), "--ids", 1, "--logit-bias", bias)
+        self.refused(2, "not a size", "run", model("llama"), "--ids", 1, "--kv-memory", "nan")
+        self.refused(2, "none given", "run", model("llama"), "--ids", "")
+        self.refused(2, "folder", "run", model("llama"), "-f", GOLDEN)
+        self.refused(2, "folder", "run", model("llama"), "--ids", 1, "--config", GOLDEN)
+        self.refused(2, "seed", "verify", "--seed", "-1")
+
+    def test_prompts_name_the_line_of_the_file(self):
+        ids = '{"ids": [1], "max_tokens": 1}\n'
+        self.refused(2, "line 3.*token 999", "run", model("llama"), "--prompts", self.file(ids + '\n{"ids": [999]}\n'))
+        self.refused(2, "line 2.*99999999999", "run", model("llama"), "--prompts",
+                     self.file(ids + '{"ids": [1], "logit_bias": {"99999999999": 1}}\n'))
+        self.refused(2, "line 1.*--chat", "run", model("llama"), "--chat", "--prompts", self.file(ids))
+
+    def test_generation_config_is_not_passed_over(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for part in (model("llama") / "config.json", model("llama") / "model.safetensors"):
+                os.symlink(part.resolve(), pathlib.Path(folder) / part.name)
+            for bad in ("", "[]", "[" * 100000, '{"do_sample": true, "temperature": -1}', '{"eos_token_id": [99999999999999]}'):
+                (pathlib.Path(folder) / "generation_config.json").write_text(bad)
+                self.refused(2, "generation_config.json", "run", folder, "--ids", 1, "--max-tokens", 1)
+
+    def test_chat_without_a_template_ends_at_once(self):
+        self.refused(2, "chat template", "chat", model("llama"), stdin="hi\n")
+
+    def limited(self, limits, *arguments):
+        command = ["bash", "-c", f'{limits} && exec "$@"', "bash", QUIRE, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        return done.returncode, done.stderr
+
+    def test_output_that_cannot_be_written(self):
+        for arguments in (["run", model("llama"), "--ids", 1, "--max-tokens", 2, "--json"], ["backends", "--json"]):
+            for redirection in ("exec >/dev/full", "exec >&-"):
+                code, err = self.limited(redirection, *arguments)
+                self.assertEqual(code, 3, err)
+                self.assertIn("standard output", err)
+
+    def test_too_little_memory_ends_with_a_message(self):
+        if "+" in json.loads(quire("--version", "--json")[1])["build"]:
+            self.skipTest("sanitizers need the address space themselves")
+        codes = set()
+        for kib in (20000, 30000, 40000, 60000, 100000):
+            code, err = self.limited(f"ulimit -v {kib}", "run", model("llama"), "--ids", 1, "--max-tokens", 2, "--threads", 64)
+            self.assertIn(code, (0, 3, 127), err)  # 127: the program itself does not fit
+            codes.add(code)
+        self.assertIn(3, codes)
+
     def test_pinned_backend_that_cannot(self):
         with tempfile.TemporaryDirectory() as folder:
             config = json.loads((model("llama") / "config.json").read_text())

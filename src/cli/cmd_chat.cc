@@ -113,6 +113,10 @@ Status run_chat(const Chat& chat) {
   std::signal(SIGINT, on_interrupt);
   std::vector<Message> messages;
   if (!chat.system.empty()) messages.push_back({"system", chat.system});
+  // A model that cannot chat is refused before the first question, not after it.
+  std::vector<Message> probe = messages;
+  probe.push_back({"user", "hello"});
+  if (const Result<std::string> rendered = session->render(probe); !rendered.ok()) return rendered.error();
   while (const std::optional<std::string> line = read_input()) {
     if (line->empty()) continue;
     if (line->front() == '/') {
@@ -125,7 +129,7 @@ Status run_chat(const Chat& chat) {
       messages.push_back({"assistant", text.value()});
     } else {
       messages.pop_back();
-      fmt::print("{}\n", text.error().message);
+      fmt::print(stderr, "quire: {}\n", text.error().message);
     }
   }
   return {};

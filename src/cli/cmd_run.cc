@@ -23,6 +23,7 @@ struct Run {
   std::string ids;
   std::string prompts;
   bool has_prompt = false;
+  bool has_ids = false;
   bool chat = false;
   bool json = false;
   bool explain = false;
@@ -31,10 +32,10 @@ struct Run {
 };
 
 Result<TextRequest> single_request(const Run& run, const Session& session) {
-  const int sources = int{run.has_prompt} + int{!run.file.empty()} + int{!run.ids.empty()};
+  const int sources = int{run.has_prompt} + int{!run.file.empty()} + int{run.has_ids};
   if (sources > 1) return bad_input("more than one prompt: give one of -p, -f and --ids");
   TextRequest request;
-  if (!run.ids.empty()) {
+  if (run.has_ids) {
     if (run.chat) return bad_input("--chat needs text: give -p or -f instead of --ids");
     QUIRE_TRY(ids, parse_ids(run.ids));
     request.ids = std::move(ids);
@@ -100,9 +101,10 @@ Status run_many(const Run& run, Session& session) {
   QUIRE_TRY(requests, parse_prompts(text, base, run.chat));
   std::map<RequestId, std::size_t> index_of;
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    const Result<RequestId> id = session.submit(requests[i]);
+    const Result<RequestId> id = session.submit(requests[i].request);
     if (!id.ok()) {
-      return Error{id.error().code, fmt::format("{} line {}: {}", run.prompts, i + 1, id.error().message)};
+      return Error{id.error().code,
+                   fmt::format("prompts, line {}: {}", requests[i].line, id.error().message)};
     }
     index_of[id.value()] = i;
   }
@@ -133,7 +135,7 @@ Status run_many(const Run& run, Session& session) {
 }
 
 Status run_command(Run& run) {
-  if (!run.prompts.empty() && (run.has_prompt || !run.file.empty() || !run.ids.empty())) {
+  if (!run.prompts.empty() && (run.has_prompt || !run.file.empty() || run.has_ids)) {
     return bad_input("--prompts brings its own prompts: leave out -p, -f and --ids");
   }
   QUIRE_TRY(session, Session::open(run.model, run.options));
@@ -151,7 +153,9 @@ Command make_run(CLI::App& root) {
     run->has_prompt = true;
   });
   app->add_option("-f,--file", run->file, "read the prompt from a file (- or nothing: standard input)");
-  app->add_option("--ids", run->ids, "the prompt as token ids: 1,2,3");
+  app->add_option("--ids", run->ids, "the prompt as token ids: 1,2,3")->each([run](const std::string&) {
+    run->has_ids = true;
+  });
   app->add_option("--prompts", run->prompts,
                   "many prompts, one JSON object a line; prints one JSON object a line");
   app->add_flag("--chat", run->chat, "put the prompt into the model's chat template");

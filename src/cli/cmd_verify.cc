@@ -96,7 +96,9 @@ Command make_verify(CLI::App& root) {
       root.add_subcommand("verify", "check every attention backend against the float64 oracle, here");
   app->add_option("MODEL", flags->model, "only the rows that this model would use");
   app->add_option("--backend", flags->backend, "one row only");
-  app->add_option("--seed", flags->seed, "of the cases")->capture_default_str();
+  app->add_option("--seed", flags->seed, "of the cases")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app->add_option("--seconds", flags->seconds,
                   "time for random cases beyond the covering arrays; 0: a fixed number")
       ->capture_default_str()

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -41,6 +42,8 @@ Result<std::string> read_file(const std::string& path) {
     return text.str();
   }
   std::ifstream input(path, std::ios::binary);
+  if (std::error_code error; std::filesystem::is_directory(path, error))
+    return bad_input(fmt::format("{} is a folder, not a file", path));
   if (!input) return bad_input(fmt::format("{}: the file cannot be read", path));
   text << input.rdbuf();
   if (input.bad()) return bad_input(fmt::format("{}: the file cannot be read", path));

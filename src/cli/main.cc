@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <new>
+#include <system_error>
 
 #include "base/nearest.h"
 #include "cli/command.h"
@@ -40,6 +42,8 @@ int report_parse_error(const CLI::ParseError& error, const CLI::App& app) {
     const std::vector<std::string_view> views(known.begin(), known.end());
     message = fmt::format("unknown argument {}{}", name, did_you_mean(name, views));
   }
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && app.get_name() == "bench")
+    message = "bench what? give one of device, attention and step";
   fmt::print(stderr, "quire: {}\n", message);
   return static_cast<int>(Code::bad_input);
 }
@@ -62,7 +66,22 @@ Status run_command(const Command& command, const Common& common) {
     return bad_input(fmt::format("--config: the command {} has no options that a file could set",
                                  command.app->get_name()));
   }
-  return command.run();
+  QUIRE_TRY_STATUS(command.run());
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    return no_resources("standard output cannot be written, so the answer is not whole");
+  }
+  return {};
+}
+
+// The libraries below tell of a full machine or disk by throwing.
+Status run_guarded(const Command& command, const Common& common) {
+  try {
+    return run_command(command, common);
+  } catch (const std::bad_alloc&) {
+    return no_resources("memory ran out: use a smaller --kv-memory, or raise this process's limits");
+  } catch (const std::system_error& error) {
+    return no_resources(fmt::format("the system refused: {}", error.what()));
+  }
 }
 
 std::vector<Command> all_commands(CLI::App& root) {
@@ -101,7 +120,7 @@ int main(int argc, char** argv) {
   }
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;
-    const Status status = run_command(command, common);
+    const Status status = run_guarded(command, common);
     return status.ok() ? 0 : report(status.error());
   }
   fmt::print("{}", named_app(root).help());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <utility>
 
 namespace quire::cli {
@@ -34,10 +35,11 @@ Status parse_logit_bias(const std::string& text, Sampling* sampling) {
   std::int32_t token = 0;
   float value = 0;
   const char* end = text.data() + text.size();
-  const bool ok = equals != std::string::npos &&
-                  std::from_chars(text.data(), text.data() + equals, token).ptr == text.data() + equals &&
-                  std::from_chars(text.data() + equals + 1, end, value).ptr == end &&
-                  equals + 1 < text.size() && token >= 0;
+  if (equals == std::string::npos) return bad_input("not ID=X, as in 42=-1.5");
+  const auto id = std::from_chars(text.data(), text.data() + equals, token);
+  const auto bias = std::from_chars(text.data() + equals + 1, end, value);
+  const bool ok = id.ec == std::errc() && id.ptr == text.data() + equals && token >= 0 &&
+                  bias.ec == std::errc() && bias.ptr == end && std::isfinite(value);
   if (!ok) return bad_input("not ID=X, as in 42=-1.5");
   sampling->logit_bias.emplace_back(token, value);
   return {};
@@ -83,7 +85,7 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
          .group = group,
          .value_name = "N",
          .help = help,
-         .set = into(target, 0, high),
+         .set = into_auto(target, high),
          .show = [target] { return show_int(*target); }});
   };
   const auto toggle = [&](const char* name, const char* help, bool* target) {
@@ -105,7 +107,7 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
        .repeats = true,
        .set = [o](const std::string& value) { return parse_call_pin(value, o); },
        .show = [o] { return show_call_pins(*o); }});
-  number("page-size", "tokens per KV page, 1..256", &o->page_size, 1 << 30);
+  number("page-size", "tokens per KV page, 1..256", &o->page_size, 256);
   text("page-order", "page_first|layer_first", "order of the KV arena; default: the platform's",
        &o->page_order);
   text("dtype", "auto|f32|bf16|f16", "compute type", &o->dtype);
@@ -148,7 +150,7 @@ void add_sampling_settings(Settings& settings, SamplingFlags* f) {
                 .group = group,
                 .value_name = "N",
                 .help = "most tokens of the answer; auto: as the context allows",
-                .set = into(&f->max_tokens, 0, 1 << 30),
+                .set = into_auto(&f->max_tokens, 1 << 30),
                 .show = [f] { return show_int(f->max_tokens); }});
   number("temperature", "0 is greedy", &f->sampling.temperature, 0, 1000);
   settings.add({.name = "top-k",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -76,6 +77,7 @@ Status read_prompt(const Json& json, bool chat, TextRequest* request) {
     return {};
   }
   if (json.contains("ids")) {
+    if (chat) return bad_input("--chat needs text: give \"prompt\" or \"messages\" instead of \"ids\"");
     if (!json["ids"].is_array()) return bad_input("\"ids\" is not an array");
     for (const Json& id : json["ids"]) {
       if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() > INT32_MAX) {
@@ -116,8 +118,9 @@ Status read_logit_bias(const Json& json, TextRequest* request) {
   for (const auto& [key, value] : json["logit_bias"].items()) {
     std::int32_t id = 0;
     const char* end = key.data() + key.size();
-    const bool fine =
-        std::from_chars(key.data(), end, id).ptr == end && !key.empty() && id >= 0 && value.is_number();
+    const auto [rest, error] = std::from_chars(key.data(), end, id);
+    const bool fine = error == std::errc() && rest == end && id >= 0 && value.is_number() &&
+                      std::isfinite(value.get<float>());
     if (!fine) return bad_input(fmt::format("\"logit_bias\": '{}' is not a token id with a number", key));
     request->sampling.logit_bias.emplace_back(id, value.get<float>());
   }
@@ -155,8 +158,9 @@ Result<TextRequest> parse_request(const std::string& line, const TextRequest& ba
 
 }  // namespace
 
-Result<std::vector<TextRequest>> parse_prompts(const std::string& text, const TextRequest& base, bool chat) {
-  std::vector<TextRequest> requests;
+Result<std::vector<NumberedRequest>> parse_prompts(const std::string& text, const TextRequest& base,
+                                                   bool chat) {
+  std::vector<NumberedRequest> requests;
   std::istringstream lines(text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
@@ -165,7 +169,7 @@ Result<std::vector<TextRequest>> parse_prompts(const std::string& text, const Te
     indexed.sequence_index = requests.size();
     Result<TextRequest> request = parse_request(line, indexed, chat);
     if (!request.ok()) return bad_input(fmt::format("prompts, line {}: {}", number, request.error().message));
-    requests.push_back(std::move(request).value());
+    requests.push_back({number, std::move(request).value()});
   }
   if (requests.empty()) return bad_input("prompts: the file holds no request; give one JSON object a line");
   return requests;

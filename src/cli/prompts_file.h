@@ -10,8 +10,14 @@
 
 namespace quire::cli {
 
+struct NumberedRequest {
+  int line = 0;  // of the file, from 1
+  TextRequest request;
+};
+
 // `chat`: a "prompt" becomes one user message for the chat template. The i-th request has sequence index i,
 // so that equal seeds draw apart. An error names the line.
-Result<std::vector<TextRequest>> parse_prompts(const std::string& text, const TextRequest& base, bool chat);
+Result<std::vector<NumberedRequest>> parse_prompts(const std::string& text, const TextRequest& base,
+                                                   bool chat);
 
 }  // namespace quire::cli

@@ -6,9 +6,10 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
+#include <sstream>
 
 #include "base/nearest.h"
+#include "cli/command.h"
 
 namespace quire::cli {
 
@@ -83,8 +84,8 @@ Status Settings::apply_one(Setting& setting, const std::vector<std::string>& val
 }
 
 Status Settings::apply_file(const std::string& config_file) {
-  std::ifstream input(config_file);
-  if (!input) return bad_input(fmt::format("--config {}: the file cannot be read", config_file));
+  QUIRE_TRY(text, read_file(config_file));
+  std::istringstream input(text);
   std::vector<CLI::ConfigItem> items;
   try {
     items = CLI::ConfigTOML().from_config(input);
@@ -140,14 +141,21 @@ std::function<Status(const std::string&)> into(std::string* target) {
 std::function<Status(const std::string&)> into(std::int32_t* target, std::int64_t low, std::int64_t high) {
   return [=](const std::string& text) -> Status {
     std::int64_t value = 0;
-    if (text == "auto" && low <= 0) {
-      *target = 0;
-      return {};
-    }
     if (!parse_number(text, &value)) return bad_input("not a whole number");
     if (value < low || value > high) return bad_input(fmt::format("outside {}..{}", low, high));
     *target = static_cast<std::int32_t>(value);
     return {};
+  };
+}
+
+std::function<Status(const std::string&)> into_auto(std::int32_t* target, std::int64_t high) {
+  return [target, number = into(target, 1, high)](const std::string& text) -> Status {
+    if (text == "auto") {
+      *target = 0;
+      return {};
+    }
+    const Status status = number(text);
+    return status.ok() ? status : bad_input(status.error().message + ", and not auto");
   };
 }
 
@@ -191,7 +199,7 @@ std::function<Status(const std::string&)> into_bytes(std::int64_t* target) {
     static const std::string_view units[] = {"", "K", "M", "G", "T"};
     for (int power = 0; power < 5; ++power) {
       const double bytes = value * std::pow(1024.0, power);
-      if (error != std::errc() || unit != units[power] || bytes < 1 || bytes > 1e15) continue;
+      if (error != std::errc() || unit != units[power] || !(bytes >= 1 && bytes <= 1e15)) continue;
       *target = static_cast<std::int64_t>(bytes);
       return {};
     }

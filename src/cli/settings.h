@@ -51,6 +51,8 @@ class Settings {
 // Parsers for the usual kinds; each stores through the pointer, which outlives the setting.
 std::function<Status(const std::string&)> into(std::string* target);
 std::function<Status(const std::string&)> into(std::int32_t* target, std::int64_t low, std::int64_t high);
+// 1..high, or auto, which is stored as 0.
+std::function<Status(const std::string&)> into_auto(std::int32_t* target, std::int64_t high);
 std::function<Status(const std::string&)> into(std::uint64_t* target);
 std::function<Status(const std::string&)> into(float* target, double low, double high);
 std::function<Status(const std::string&)> into_switch(bool* target);         // on/off, true/false, 1/0
