@@ -79,11 +79,13 @@ void ProductTable::add_floats(Isa isa) {
     add(p, tiles ? "ggml tiles" : "ggml dots", info_of(activation).name);
   };
   line(WeightFormat::f32, ActivationFormat::f32, k.f32, copy_f32, GGML_TYPE_F32);
-  add_panels(WeightFormat::f16, math_->from_f16 ? math_->from_f16 : from_16_bits<f16_to_f32>, &RowMath::dot_f16);
+  add_panels(WeightFormat::f16, math_->from_f16 ? math_->from_f16 : from_16_bits<f16_to_f32>,
+             &RowMath::dot_f16);
   add_panels(WeightFormat::bf16, math_->from_bf16, &RowMath::dot_bf16);
 }
 
-void ProductTable::add_panels(WeightFormat format, Dequantise dequantise, RowMath::DotFour RowMath::*dot_four) {
+void ProductTable::add_panels(WeightFormat format, Dequantise dequantise,
+                              RowMath::DotFour RowMath::*dot_four) {
   Product p{format, ActivationFormat::f32, kernels_->f32, dequantise};
   p.panels = true;
   // The order of the tile that is used, which on AVX-512 without VNNI is the AVX2 one.

@@ -37,9 +37,10 @@ struct RowMath {
   void (*from_q8_0)(const void* x, float* y, std::int64_t n);
   void (*from_q4_0)(const void* x, float* y, std::int64_t n);
   void (*from_q4_1)(const void* x, float* y, std::int64_t n);
-  // y[0..4) = four packed rows, row_bytes apart, by one float32 row, without the way through memory and in the
-  // order of ggml's float32 tiles (one vector of partial sums a row, then its halves): the bits are those of a
-  // panel. n is a multiple of the vector. Four at a time hide the latency of the sums. Null at the portable level.
+  // y[0..4) = four packed rows, row_bytes apart, by one float32 row, without the way through memory and in
+  // the order of ggml's float32 tiles (one vector of partial sums a row, then its halves): the bits are those
+  // of a panel. n is a multiple of the vector. Four at a time hide the latency of the sums. Null at the
+  // portable level.
   using DotFour = void (*)(const void* w, std::int64_t row_bytes, const float* x, std::int64_t n, float* y);
   DotFour dot_bf16, dot_f16, dot_q8_0, dot_q4_0, dot_q4_1;
 };

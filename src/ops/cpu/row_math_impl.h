@@ -245,8 +245,8 @@ constexpr void (*to_f16)(const float*, uint16_t*, int64_t) = nullptr;
 
 // ---- packed weights to float32 ----
 //
-// A format unpacks one block of values, vector by vector, into a sink: one that stores the values, or one that
-// multiplies them with a row of activations right away.
+// A format unpacks one block of values, vector by vector, into a sink: one that stores the values, or one
+// that multiplies them with a row of activations right away.
 
 struct Stored {
   float* y;
@@ -259,7 +259,8 @@ inline int64_t unpack(const void* x, float* y, int64_t n) {
   Stored sink{y};
   const char* block = static_cast<const char*>(x);
   int64_t i = 0;
-  for (; i + Format::kValues <= n; i += Format::kValues, block += Format::kBytes) Format::block(block, i, sink);
+  for (; i + Format::kValues <= n; i += Format::kValues, block += Format::kBytes)
+    Format::block(block, i, sink);
   return i;
 }
 
@@ -398,8 +399,8 @@ void dot(const void* w, int64_t row_bytes, const float* x, int64_t n, float* y) 
   }
   y[0] = s0.sum(), y[1] = s1.sum(), y[2] = s2.sum(), y[3] = s3.sum();
 }
-constexpr RowMath::DotFour dot_bf16 = dot<Bf16>, dot_f16 = dot<F16>, dot_q8_0 = dot<Q8_0>, dot_q4_0 = dot<Q4_0>,
-                           dot_q4_1 = dot<Q4_1>;
+constexpr RowMath::DotFour dot_bf16 = dot<Bf16>, dot_f16 = dot<F16>, dot_q8_0 = dot<Q8_0>,
+                           dot_q4_0 = dot<Q4_0>, dot_q4_1 = dot<Q4_1>;
 #else
 // Null: ggml's own dequantisers and tensor/dtype.h do it.
 typedef void (*FromPacked)(const void*, float*, int64_t);
@@ -410,9 +411,9 @@ constexpr RowMath::DotFour dot_bf16 = nullptr, dot_f16 = nullptr, dot_q8_0 = nul
 
 }  // namespace
 
-extern const RowMath kRowMath = {rms_norm,  silu,     gelu_tanh,   swiglu_clamp, softcap,  add_scaled,
-                                 max,       sum_exp,  exp_shifted, rotate_half,  to_bf16,  to_f16,
-                                 from_bf16, from_f16, from_q8_0,   from_q4_0,    from_q4_1,
-                                 dot_bf16,  dot_f16,  dot_q8_0,    dot_q4_0,     dot_q4_1};
+extern const RowMath kRowMath = {rms_norm,  silu,     gelu_tanh,   swiglu_clamp, softcap,   add_scaled,
+                                 max,       sum_exp,  exp_shifted, rotate_half,  to_bf16,   to_f16,
+                                 from_bf16, from_f16, from_q8_0,   from_q4_0,    from_q4_1, dot_bf16,
+                                 dot_f16,   dot_q8_0, dot_q4_0,    dot_q4_1};
 
 }  // namespace quire::ops::cpu::QUIRE_LEVEL
