@@ -70,8 +70,8 @@ class Reader : public nlohmann::json_sax<Json> {
     }
     if (mode_ != Mode::tree) return fail("a list where a token or its id should be");
     if (at_model_key("merges")) {
-      if (has_merges_) return fail("model.merges is there twice");
-      has_merges_ = true;
+      if (file.has_merges) return fail("model.merges is there twice");
+      file.has_merges = true;
       mode_ = Mode::merges;
       return true;
     }
@@ -177,7 +177,6 @@ class Reader : public nlohmann::json_sax<Json> {
   std::vector<Json*> open_;        // a parent does not grow while a child is open, so these stay valid
   std::vector<std::string> keys_;  // the key that each open object is at
   int pair_size_ = 0;
-  bool has_merges_ = false;
   std::size_t values_ = 0;
 };
 

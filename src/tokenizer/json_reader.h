@@ -20,6 +20,7 @@ struct TokenizerFile {
   std::vector<std::pair<std::string, TokenId>> vocabulary;
   std::vector<std::pair<std::string, std::string>> merges;
   bool has_vocabulary = false;  // as an object; Unigram has an array
+  bool has_merges = false;      // as an array
 };
 
 Result<TokenizerFile> read_tokenizer_file(std::string_view text);

@@ -55,6 +55,7 @@ Status read_model(TokenizerFile& file, TokenizerSpec& spec) {
   const std::string type = text_or(member(model, "type"), file.has_vocabulary ? "BPE" : "without a type");
   if (type != "BPE") return refused("model", type, "BPE with byte level");
   if (!file.has_vocabulary) return malformed("the model has no vocab");
+  if (!file.has_merges) return malformed("the model has no list of merges");
   for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!text_or(member(model, name), "").empty()) return refused("model option", name, "BPE without it");
   }

@@ -117,6 +117,8 @@ TEST(Tokenizer, BadFilesAreRefused) {
   EXPECT_TRUE(has(with([](Json& f) { f["model"]["merges"].push_back("b c"); }), "\"bc\""));
   EXPECT_TRUE(has(with([](Json& f) { f["model"]["merges"].push_back("abc"); }), "not two tokens"));
   EXPECT_TRUE(has(with([](Json& f) { f["model"]["merges"].push_back({"a", "b", "c"}); }), "more than two"));
+  EXPECT_TRUE(has(with([](Json& f) { f["model"]["merges"] = 5; }), "no list of merges"));
+  EXPECT_TRUE(has(with([](Json& f) { f["model"].erase("merges"); }), "no list of merges"));
   EXPECT_TRUE(has(with([](Json& f) { f["model"]["vocab"]["x!"] = 3; }), "token id 3 is there twice"));
   EXPECT_TRUE(has(with([](Json& f) { f["model"]["vocab"]["x!"] = 4000000000u; }), "outside"));
   EXPECT_TRUE(has(with([](Json& f) { f["model"]["vocab"]["x!"] = -1; }), "outside"));
