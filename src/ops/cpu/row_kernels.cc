@@ -18,11 +18,11 @@ extern "C" {
   QUIRE_DOT(level, f32)                                                                                      \
   QUIRE_DOT(level, f16)                                                                                      \
   QUIRE_DOT(level, bf16)                                                                                     \
-  QUIRE_DOT(level, q8_0_q8_0) QUIRE_DOT(level, q4_0_q8_0) QUIRE_DOT(level, q4_1_q8_1)                        \
-      QUIRE_DOT(level, q5_0_q8_0) QUIRE_DOT(level, q5_1_q8_1) QUIRE_DOT(level, q2_K_q8_K)                    \
-          QUIRE_DOT(level, q3_K_q8_K) QUIRE_DOT(level, q4_K_q8_K) QUIRE_DOT(level, q5_K_q8_K)                \
-              QUIRE_DOT(level, q6_K_q8_K) QUIRE_DOT(level, iq4_nl_q8_0) QUIRE_DOT(level, iq4_xs_q8_K)        \
-                  QUIRE_DOT(level, mxfp4_q8_0)
+  QUIRE_DOT(level, q8_0_q8_0)                                                                                \
+  QUIRE_DOT(level, q4_0_q8_0) QUIRE_DOT(level, q4_1_q8_1) QUIRE_DOT(level, q5_0_q8_0)                        \
+      QUIRE_DOT(level, q5_1_q8_1) QUIRE_DOT(level, q2_K_q8_K) QUIRE_DOT(level, q3_K_q8_K)                    \
+          QUIRE_DOT(level, q4_K_q8_K) QUIRE_DOT(level, q5_K_q8_K) QUIRE_DOT(level, q6_K_q8_K)                \
+              QUIRE_DOT(level, iq4_nl_q8_0) QUIRE_DOT(level, iq4_xs_q8_K) QUIRE_DOT(level, mxfp4_q8_0)
 QUIRE_LEVEL(sse42)
 QUIRE_LEVEL(avx2)
 QUIRE_LEVEL(avx512)
