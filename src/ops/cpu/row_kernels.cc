@@ -7,7 +7,7 @@
 extern "C" {
 #define QUIRE_DOT(level, name)                                                                              \
   void quire_##level##_ggml_vec_dot_##name(int, float*, std::size_t, const void*, std::size_t, const void*, \
-                                           std::size_t, int);
+                                           std::size_t, int)
 #define QUIRE_LEVEL(level)                                                                                   \
   bool quire_##level##_llamafile_sgemm(const ggml_compute_params*, std::int64_t, std::int64_t, std::int64_t, \
                                        const void*, std::int64_t, const void*, std::int64_t, void*,          \
@@ -15,17 +15,25 @@ extern "C" {
   void quire_##level##_quantize_row_q8_0(const float*, void*, std::int64_t);                                 \
   void quire_##level##_quantize_row_q8_1(const float*, void*, std::int64_t);                                 \
   void quire_##level##_quantize_row_q8_K(const float*, void*, std::int64_t);                                 \
-  QUIRE_DOT(level, f32)                                                                                      \
-  QUIRE_DOT(level, f16)                                                                                      \
-  QUIRE_DOT(level, bf16)                                                                                     \
-  QUIRE_DOT(level, q8_0_q8_0)                                                                                \
-  QUIRE_DOT(level, q4_0_q8_0) QUIRE_DOT(level, q4_1_q8_1) QUIRE_DOT(level, q5_0_q8_0)                        \
-      QUIRE_DOT(level, q5_1_q8_1) QUIRE_DOT(level, q2_K_q8_K) QUIRE_DOT(level, q3_K_q8_K)                    \
-          QUIRE_DOT(level, q4_K_q8_K) QUIRE_DOT(level, q5_K_q8_K) QUIRE_DOT(level, q6_K_q8_K)                \
-              QUIRE_DOT(level, iq4_nl_q8_0) QUIRE_DOT(level, iq4_xs_q8_K) QUIRE_DOT(level, mxfp4_q8_0)
-QUIRE_LEVEL(sse42)
-QUIRE_LEVEL(avx2)
-QUIRE_LEVEL(avx512)
+  QUIRE_DOT(level, f32);                                                                                     \
+  QUIRE_DOT(level, f16);                                                                                     \
+  QUIRE_DOT(level, bf16);                                                                                    \
+  QUIRE_DOT(level, q8_0_q8_0);                                                                               \
+  QUIRE_DOT(level, q4_0_q8_0);                                                                               \
+  QUIRE_DOT(level, q4_1_q8_1);                                                                               \
+  QUIRE_DOT(level, q5_0_q8_0);                                                                               \
+  QUIRE_DOT(level, q5_1_q8_1);                                                                               \
+  QUIRE_DOT(level, q2_K_q8_K);                                                                               \
+  QUIRE_DOT(level, q3_K_q8_K);                                                                               \
+  QUIRE_DOT(level, q4_K_q8_K);                                                                               \
+  QUIRE_DOT(level, q5_K_q8_K);                                                                               \
+  QUIRE_DOT(level, q6_K_q8_K);                                                                               \
+  QUIRE_DOT(level, iq4_nl_q8_0);                                                                             \
+  QUIRE_DOT(level, iq4_xs_q8_K);                                                                             \
+  QUIRE_DOT(level, mxfp4_q8_0)
+QUIRE_LEVEL(sse42);
+QUIRE_LEVEL(avx2);
+QUIRE_LEVEL(avx512);
 }
 
 namespace quire::ops::cpu {
