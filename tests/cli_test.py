@@ -241,6 +241,19 @@ class Refusals(unittest.TestCase):
                 (pathlib.Path(folder) / "generation_config.json").write_text(bad)
                 self.refused(2, "generation_config.json", "run", folder, "--ids", 1, "--max-tokens", 1)
 
+    def test_logits_that_are_not_finite_are_an_error_not_an_answer(self):
+        whole = bytearray((model("llama") / "model.safetensors").read_bytes())
+        header = int.from_bytes(whole[:8], "little")
+        head = json.loads(whole[8:8 + header])["lm_head.weight"]["data_offsets"][0] + 8 + header
+        whole[head:head + 2] = b"\xc0\x7f"  # a bf16 NaN
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink((model("llama") / "config.json").resolve(), pathlib.Path(folder) / "config.json")
+            (pathlib.Path(folder) / "model.safetensors").write_bytes(whole)
+            for arguments in (["run", folder, "--ids", "1,2"], ["run", folder, "--ids", "1,2", "--json"],
+                              ["run", folder, "--prompts", self.file('{"ids": [1, 2]}\n')], ["score", folder, "--ids", "1,2"],
+                              ["bench", "step", folder, "--batch", 1, "--context", 8, "--steps", 2]):
+                self.refused(2, r"numerical error in request \d+, step \d+: the logits at position \d+ are not finite", *arguments)
+
     def test_chat_without_a_template_ends_at_once(self):
         self.refused(2, "chat template", "chat", model("llama"), stdin="hi\n")
 

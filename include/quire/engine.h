@@ -42,7 +42,8 @@ struct Request {
   std::int32_t score_top = 0;  // most likely tokens to report per position
 };
 
-enum class Finish : std::uint8_t { none, stop, length, context, cancelled };
+// failed: the model gave no distribution to go on from; Output::error says so.
+enum class Finish : std::uint8_t { none, stop, length, context, cancelled, failed };
 
 struct Scored {          // of the distribution after prompt token i
   float logprob = 0.0f;  // of prompt token i + 1; NaN for the last
@@ -56,6 +57,7 @@ struct Output {
   std::vector<std::int32_t> tokens;  // new tokens, in order
   std::vector<Scored> scored;        // new scored positions, in order
   Finish finish = Finish::none;
+  std::string error;               // with Finish::failed: why
   std::int32_t prompt_tokens = 0;  // with finish: totals
   std::int32_t completion_tokens = 0;
   std::int32_t cached_tokens = 0;

@@ -43,6 +43,7 @@ struct TextOutput {
   std::string text;                  // the increment: whole characters, never part of a stop string
   std::vector<std::int32_t> tokens;  // the increment
   Finish finish = Finish::none;
+  std::string error;               // with Finish::failed: why
   std::int32_t prompt_tokens = 0;  // with finish
   std::int32_t completion_tokens = 0;
   std::int32_t cached_tokens = 0;

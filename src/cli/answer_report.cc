@@ -26,6 +26,8 @@ std::string_view finish_reason(Finish finish) {
       return "context";
     case Finish::cancelled:
       return "cancelled";
+    case Finish::failed:
+      return "error";
     case Finish::none:
       return "none";
   }
@@ -37,6 +39,7 @@ nlohmann::ordered_json to_json(const AnswerReport& report, const EngineInfo& inf
   json["text"] = report.text;
   json["tokens"] = report.tokens;
   json["finish_reason"] = finish_reason(report.end.finish);
+  if (report.end.finish == Finish::failed) json["error"] = report.end.error;
   json["prompt_tokens"] = report.end.prompt_tokens;
   json["completion_tokens"] = report.end.completion_tokens;
   json["cached_tokens"] = report.end.cached_tokens;

@@ -79,6 +79,7 @@ Result<std::string> answer(const Chat& chat, Session& session, const std::vector
       text += output.text;
       std::fwrite(output.text.data(), 1, output.text.size(), stdout);
       std::fflush(stdout);
+      if (output.finish == Finish::failed) return bad_input(output.error);
       if (output.finish != Finish::none) fmt::print(stderr, "\n{}", figures(output, session.engine().info()));
     }
     if (interrupted != 0) {

@@ -88,6 +88,7 @@ Status run_single(const Run& run, Session& session) {
     std::fflush(stdout);
     fmt::print(stderr, "{}\n", figures(report.end, session.engine().info()));
   }
+  if (report.end.finish == Finish::failed) return bad_input(report.end.error);
   return {};
 }
 
@@ -110,6 +111,7 @@ Status run_many(const Run& run, Session& session) {
   }
   std::vector<AnswerReport> reports(requests.size());
   std::vector<bool> done(requests.size(), false);
+  std::string failure;   // of the first that failed; the others go on
   std::size_t next = 0;  // lines come out in the order of the file
   std::vector<TextOutput> outputs;
   bool more = true;
@@ -122,6 +124,8 @@ Status run_many(const Run& run, Session& session) {
       report.text += output.text;
       report.tokens.insert(report.tokens.end(), output.tokens.begin(), output.tokens.end());
       done[index] = output.finish != Finish::none;
+      if (output.finish == Finish::failed && failure.empty())
+        failure = fmt::format("prompts, line {}: {}", requests[index].line, output.error);
       if (done[index]) report.end = std::move(output);
     }
     for (; next < reports.size() && done[next]; ++next) {
@@ -131,6 +135,7 @@ Status run_many(const Run& run, Session& session) {
       reports[next] = {};
     }
   }
+  if (!failure.empty()) return bad_input(failure);
   return {};
 }
 

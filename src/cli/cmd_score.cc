@@ -94,6 +94,7 @@ Status score(const ScoreFlags& flags) {
     outputs.clear();
     more = engine->step(outputs);
     for (Output& output : outputs) {
+      if (output.finish == Finish::failed) return bad_input(output.error);
       scores.scored.insert(scores.scored.end(), output.scored.begin(), output.scored.end());
     }
   }

@@ -29,14 +29,22 @@ std::int32_t answer_tokens(const BenchStepRequest& request, std::int32_t batch) 
   return 2 * (kWarmSteps + request.steps) + 4 * batch;
 }
 
+// A sequence that ended early would leave less work than the cell says.
+Status none_failed(const std::vector<Output>& outputs) {
+  for (const Output& output : outputs)
+    if (output.finish == Finish::failed) return bad_input(output.error);
+  return {};
+}
+
 // Steps until every sequence decodes; the last outputs are taken in.
-void run_prompts(EngineImpl& engine, std::int32_t batch, std::vector<Output>& outputs) {
+Status run_prompts(EngineImpl& engine, std::int32_t batch, std::vector<Output>& outputs) {
   engine.pretend_prefill(true);
   std::int32_t begun = 0;
   std::vector<bool> seen;
   while (begun < batch) {
     outputs.clear();
     QUIRE_CHECK(engine.step(outputs), "{} of {} sequences decode and nothing is left to do", begun, batch);
+    QUIRE_TRY_STATUS(none_failed(outputs));
     for (const Output& output : outputs) {
       if (seen.size() <= output.id) seen.resize(output.id + 1);
       if (!seen[output.id]) ++begun;
@@ -44,6 +52,7 @@ void run_prompts(EngineImpl& engine, std::int32_t batch, std::vector<Output>& ou
     }
   }
   engine.pretend_prefill(false);
+  return {};
 }
 
 Result<BenchStepCell> measure(EngineImpl& engine, const BenchStepRequest& request, std::int32_t batch,
@@ -57,10 +66,11 @@ Result<BenchStepCell> measure(EngineImpl& engine, const BenchStepRequest& reques
     ids.push_back(id);
   }
   std::vector<Output> outputs;
-  run_prompts(engine, batch, outputs);
+  QUIRE_TRY_STATUS(run_prompts(engine, batch, outputs));
   for (std::int32_t s = 0; s < kWarmSteps; ++s) {
     engine.recycle(outputs);
     engine.step(outputs);
+    QUIRE_TRY_STATUS(none_failed(outputs));
   }
   const EngineStats before = engine.stats();
   std::vector<double> times;
@@ -72,6 +82,7 @@ Result<BenchStepCell> measure(EngineImpl& engine, const BenchStepRequest& reques
     const Clock::time_point now = Clock::now();
     times.push_back(seconds(now - last));
     last = now;
+    QUIRE_TRY_STATUS(none_failed(outputs));
   }
   const double wall = seconds(last - begin);
   const EngineStats after = engine.stats();

@@ -1,4 +1,6 @@
 // The second half of a step: what came back becomes outputs, and the scheduler learns it.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -34,12 +36,14 @@ bool EngineImpl::take_row(const Flight& flight, std::size_t index, const Results
   if (!scheduler_->is_live(row.sequence)) return false;
   Live& live = requests_.at(row.sequence);
   if (row.input == scheduler::Input::literal) stats_.prompt_tokens += row.query_count;
-  if (live.request.score) {
-    if (row.logits_count > 0) take_scores(row, live, results, output_of(row.sequence, outputs));
-    return false;
-  }
+  if (live.request.score)
+    return row.logits_count > 0 && !take_scores(row, live, results, output_of(row.sequence, outputs));
   if (!row.yields_token) return false;
   const std::int32_t token = results.token[flight.logit_of[index]];
+  if (token < 0) {
+    live.failure = not_finite(row.sequence, std::ssize(live.tokens) - 1);
+    return true;
+  }
   if (live.completion_tokens() == 0) live.first_token = Clock::now();
   const std::vector<std::int32_t>& stops = live.request.stop_tokens;
   if (std::find(stops.begin(), stops.end(), token) != stops.end()) return true;
@@ -49,7 +53,15 @@ bool EngineImpl::take_row(const Flight& flight, std::size_t index, const Results
   return false;
 }
 
-void EngineImpl::take_scores(const scheduler::PlanRow& row, const Live& live, const Results& results,
+std::string EngineImpl::not_finite(SequenceId id, std::int64_t position) const {
+  return fmt::format(
+      "numerical error in request {}, step {}: the logits at position {} are not finite. Weights of {} hold "
+      "NaN or infinite values, or overflow in {}: check the model's files",
+      id.value, committed_, position, info_.architecture, to_string(parts_->spec.compute));
+}
+
+// False when a position has no distribution: the request ends there.
+bool EngineImpl::take_scores(const scheduler::PlanRow& row, Live& live, const Results& results,
                              Output& output) const {
   const std::int32_t begin = first_logit_row(row);
   const std::int32_t top = live.request.score_top;
@@ -57,6 +69,10 @@ void EngineImpl::take_scores(const scheduler::PlanRow& row, const Live& live, co
     Scored scored;
     scored.logprob = results.score_logprob[begin + i];
     scored.argmax = results.score_argmax[begin + i];
+    if (scored.argmax < 0) {
+      live.failure = not_finite(row.sequence, row.logits_begin + i);
+      return false;
+    }
     // The lists of a block of kScoreRows follow each other densely from the block's first row on.
     const std::int32_t block = begin + i / kScoreRows * kScoreRows;
     const std::int64_t at = std::int64_t{block} * kMaxScoreTop + std::int64_t{i % kScoreRows} * top;
@@ -64,6 +80,7 @@ void EngineImpl::take_scores(const scheduler::PlanRow& row, const Live& live, co
       scored.top.emplace_back(results.score_top_id[at + t], results.score_top_logprob[at + t]);
     output.scored.push_back(std::move(scored));
   }
+  return true;
 }
 
 // This step's output of the request; made when there is none.
@@ -84,7 +101,8 @@ void EngineImpl::report_end(const scheduler::Ended& ended, std::vector<Output>& 
   const Live& live = requests_.at(ended.sequence);
   const bool full = ended.reason == scheduler::EndReason::length;
   finish(ended.sequence,
-         !full                  ? Finish::stop
+         !live.failure.empty()  ? Finish::failed
+         : !full                ? Finish::stop
          : live.ends_by_context ? Finish::context
                                 : Finish::length,
          outputs);
@@ -96,9 +114,10 @@ void EngineImpl::report_cancelled(std::vector<Output>& outputs) {
 }
 
 void EngineImpl::finish(SequenceId id, Finish reason, std::vector<Output>& outputs) {
-  const Live& live = requests_.at(id);
+  Live& live = requests_.at(id);
   Output& output = output_of(id, outputs);
   output.finish = reason;
+  output.error = std::move(live.failure);
   output.prompt_tokens = live.prompt_tokens;
   output.completion_tokens = live.completion_tokens();
   output.finish_s = since(live.submitted);

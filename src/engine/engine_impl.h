@@ -55,8 +55,8 @@ class EngineImpl final : public Engine {
   void commit(std::vector<Output>& outputs);
   bool take_row(const Flight& flight, std::size_t index, const Results& results,
                 std::vector<Output>& outputs);
-  void take_scores(const scheduler::PlanRow& row, const Live& live, const Results& results,
-                   Output& output) const;
+  bool take_scores(const scheduler::PlanRow& row, Live& live, const Results& results, Output& output) const;
+  std::string not_finite(SequenceId id, std::int64_t position) const;
   void report_end(const scheduler::Ended& ended, std::vector<Output>& outputs);
   void report_cancelled(std::vector<Output>& outputs);
   void finish(SequenceId id, Finish reason, std::vector<Output>& outputs);

@@ -1,5 +1,9 @@
 // How the engine behaves: what a result may not depend on, how requests end, limits, and what is given back.
+#include <unistd.h>
+
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "engine/golden_case.h"
@@ -234,6 +238,45 @@ TEST_F(EngineTest, OptionsAreRefusedNotIgnored) {
   ASSERT_FALSE(engine.ok());
   EXPECT_EQ(engine.error().code, Code::bad_input);
   EXPECT_NE(engine.error().message.find("not in this build"), std::string::npos) << engine.error().message;
+}
+
+// A model whose output head holds NaN in one row of weights: every distribution is lost, and said to be.
+TEST_F(EngineTest, LogitsThatAreNotFiniteEndTheRequest) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("quire_not_finite_" + std::to_string(::getpid()));
+  std::filesystem::remove_all(folder);
+  std::filesystem::copy(golden_.path, folder);
+  const std::string weights = (folder / "model.safetensors").string();
+  std::filesystem::permissions(weights, std::filesystem::perms::owner_write,
+                               std::filesystem::perm_options::add);
+  std::int64_t at = 0;
+  {
+    auto file = checkpoint::MappedFile::open(weights);
+    ASSERT_TRUE(file.ok());
+    auto tensors = checkpoint::parse_safetensors(file->bytes(), "model.safetensors");
+    ASSERT_TRUE(tensors.ok());
+    for (const checkpoint::TensorInfo& tensor : *tensors)
+      if (tensor.name == "lm_head.weight") at = tensor.data - file->bytes().data();
+  }
+  ASSERT_GT(at, 0);
+  std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(at + 7 * 2);  // a bf16 in the head's first row
+  file.write("\xc0\x7f", 2).flush();
+  for (const bool overlap : {true, false}) {
+    Options options = small();
+    options.overlap = overlap;
+    std::unique_ptr<Engine> engine = open_engine(folder.string(), options);
+    ASSERT_NE(engine, nullptr);
+    const std::vector<Answer> answers =
+        run_all(*engine, {greedy_request({1, 2, 3}, 9), score_request(std::vector<std::int32_t>(40, 5), 2)});
+    for (const Answer& answer : answers) {
+      EXPECT_EQ(answer.last.finish, Finish::failed);
+      EXPECT_TRUE(answer.tokens.empty() && answer.scored.empty());
+      EXPECT_NE(answer.last.error.find("logits at position"), std::string::npos) << answer.last.error;
+      EXPECT_NE(answer.last.error.find("request"), std::string::npos) << answer.last.error;
+    }
+  }
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -1,13 +1,16 @@
 // Memory: a steady decode step allocates nothing, windows hold a bounded number of pages, and the ledger is
 // true.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <new>
 
 #include "engine/golden_case.h"
+#include "engine/ledger.h"
 
 namespace {
 
@@ -107,6 +110,81 @@ std::int64_t smaps(const std::string& name) {
     if (word == name + ":" && file >> kilobytes) return kilobytes * 1024;
   }
   return -1;
+}
+
+// What the process holds: memory of its own, and the pages of `file` that it has mapped and touched.
+std::int64_t held_bytes(const std::string& file) {
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  bool of_file = false;
+  std::int64_t mapped = 0;
+  while (std::getline(maps, line)) {
+    const bool opens_mapping = line.find('-') < line.find(' ');
+    if (opens_mapping) of_file = !file.empty() && line.ends_with(file);
+    if (of_file && line.starts_with("Rss:")) mapped += std::atoll(line.c_str() + 4) * 1024;
+  }
+  return smaps("Private_Dirty") + mapped;
+}
+
+// Fills the whole pool and compares. `file`: where mapped weights come from, or empty.
+void expect_true_ledger(const std::string& path, const std::string& file, const Options& options) {
+  std::unique_ptr<Engine> engine = open_engine(path, options);
+  ASSERT_NE(engine, nullptr);
+  std::int64_t sum = 0;
+  for (const LedgerLine& line : engine->info().ledger) sum += line.bytes;
+  const auto prompt = static_cast<std::size_t>(options.max_context / 3);
+  std::vector<Request> requests;
+  for (std::int32_t i = 0; i < options.max_running; ++i)
+    requests.push_back(greedy_request(std::vector<std::int32_t>(prompt, 1 + i), 0));
+  run_all(*engine, requests);
+  const std::int64_t all_pages = std::int64_t{options.max_running} * options.max_context / options.page_size;
+  ASSERT_EQ(engine->stats().pages_peak, (std::vector<std::int64_t>{all_pages})) << "the pool was not filled";
+  malloc_trim(0);  // what other tests left is no engine's
+  const auto held = static_cast<double>(held_bytes(file));
+  std::printf("  ledger %.2f MB, held %.2f MB\n", 1e-6 * static_cast<double>(sum), 1e-6 * held);
+  EXPECT_NEAR(static_cast<double>(sum), held, 0.03 * held) << to_string(engine->info().ledger);
+}
+
+TEST(Memory, TheLedgerIsWhatTheProcessHolds) {
+#ifdef QUIRE_SANITIZED
+  GTEST_SKIP() << "a sanitizer holds memory of its own";
+#endif
+  if (smaps("Private_Dirty") < 0) GTEST_SKIP() << "no /proc/self/smaps_rollup";
+  // Narrow, so that it computes fast, with wide keys: 64 KiB of KV a token.
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("quire_ledger_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json") << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+    "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 8, "head_dim": 256, "vocab_size": 4096, "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "torch_dtype": "float32",
+    "tie_word_embeddings": false})";
+  Options options;
+  options.load_format = "dummy";
+  options.kv_dtype = "f32";
+  options.max_running = 16;
+  options.max_context = 128;
+  options.page_size = 16;
+  options.threads = 2;
+  expect_true_ledger(folder.string(), "", options);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Memory, TheLedgerIsWhatTheProcessHoldsWithMappedWeights) {
+#ifdef QUIRE_SANITIZED
+  GTEST_SKIP() << "a sanitizer holds memory of its own";
+#endif
+  const std::string name = "SmolLM2-135M-Instruct.Q4_1.gguf";
+  const std::string file = std::string(QUIRE_SOURCE_DIR) + "/.deps/models/" + name;
+  if (!std::filesystem::exists(file)) GTEST_SKIP() << "the model is not fetched: no " << file;
+  if (smaps("Private_Dirty") < 0) GTEST_SKIP() << "no /proc/self/smaps_rollup";
+  Options options;
+  options.kv_dtype = "f32";
+  options.max_running = 16;
+  options.max_context = 128;
+  options.page_size = 16;
+  options.threads = 2;
+  expect_true_ledger(file, name, options);
 }
 
 TEST(Memory, TheArenaBecomesPrivateWithUse) {

@@ -17,6 +17,7 @@ namespace {
 constexpr std::int64_t kGraphNodeBytes = 640;
 constexpr std::int64_t kGraphNodesPerLayer = 14;
 constexpr std::int64_t kGraphNodesPerStep = 24;
+constexpr std::int64_t kKvScaleBytes = 2 * sizeof(float);  // of K and of V, for KvScaleKind::tensor
 
 class Assembler {
  public:
@@ -176,6 +177,7 @@ Status Assembler::list(const model::LoadOptions& load) {
     ledger.add("decode graphs",
                buckets * (layers * kGraphNodesPerLayer + kGraphNodesPerStep) * kGraphNodeBytes);
   }
+  ledger.add("KV scales", kKvScaleBytes);
   QUIRE_TRY(kv, plan_kv(spec, parts_->device->memory().available_bytes - ledger.private_bytes()));
   parts_->kv = std::move(kv);
   ledger.add("KV arena", parts_->kv.bytes);
@@ -220,7 +222,7 @@ Status Assembler::allocate() {
 
 Status Assembler::bind_kv() {
   EngineParts& parts = *parts_;
-  QUIRE_TRY(scales, parts.device->allocate(2 * sizeof(float), "KV scales"));
+  QUIRE_TRY(scales, parts.device->allocate(kKvScaleBytes, "KV scales"));
   parts.kv_scales = std::move(scales);
   const float pair[2] = {parts.spec.kv_scale, parts.spec.kv_scale};
   parts.stream->copy(parts.kv_scales->data(), pair, sizeof(pair));

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Live {
   std::int32_t prompt_tokens = 0;
   std::int32_t max_new_tokens = 0;
   bool ends_by_context = false;  // max_new_tokens is what the context leaves
+  std::string failure;           // why it ends early; empty: it does not
   Clock::time_point submitted;
   Clock::time_point first_token;
 

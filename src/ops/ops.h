@@ -265,11 +265,12 @@ struct SamplingParams {
   std::uint64_t seed = 0;
   std::uint64_t sequence_index = 0;  // keys the draw with the seed
   std::int32_t bias_count = 0;
-  std::int32_t want_logprob = 0;
 };
 // Order: penalties, bias, temperature, top-k, top-p, min-p, draw (Philox4x32-10 keyed by seed, sequence
 // index, token index = length - prompt_length + ...: the number of tokens sampled before). Writes the token
 // to out_token[i], to last_token[slot] and to history[slot][length + q_len]. Logits are changed in place.
+// A row whose logits hold NaN or +inf, or nothing but -inf, has no next token: out_token[i] is -1, and the
+// state gets token 0, so that a step already on its way reads a legal one.
 struct Sample {
   SequenceState state;
   TensorView logits;                        // [rows, vocab]
@@ -278,12 +279,10 @@ struct Sample {
   const SamplingParams* params = nullptr;  // [slots]
   const LogitBias* bias = nullptr;         // [slots, kMaxLogitBias]
   std::int32_t* out_token = nullptr;       // [rows]
-  float* out_logprob =
-      nullptr;  // [rows], of the chosen token under the unmodified distribution; NaN if not wanted
 };
 
 // For scoring: of every logits row the log-probability of target[i] (-1: none -> NaN), the argmax, and the
-// top n.
+// top n. The argmax of a row that Sample would refuse is -1, and its other results mean nothing.
 struct Score {
   TensorView logits;
   const std::int32_t* target = nullptr;  // [rows]

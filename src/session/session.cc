@@ -101,6 +101,7 @@ void SessionImpl::deliver(const Output& output, std::vector<TextOutput>& outputs
     text.tokens.push_back(token);
   }
   text.finish = output.finish;
+  text.error = output.error;
   if (answer.stopped()) {
     text.finish = Finish::stop;
     if (output.finish == Finish::none) engine_->cancel(output.id);

@@ -18,7 +18,6 @@ namespace {
 
 SampleScratch carve_sample(Carver& carver, std::int64_t vocab) {
   SampleScratch s;
-  s.raw = carver.take<float>(vocab);
   s.scaled = carver.take<float>(vocab);
   s.weight = carver.take<float>(vocab);
   s.ids = carver.take<std::int32_t>(vocab);
@@ -37,7 +36,6 @@ void run_sample_row(const SampleTask& task, std::int64_t i, int thread) {
   const std::int32_t slot = index < 0 ? 0 : a.step_rows[index].slot;
   if (slot == 0) {
     a.out_token[i] = 0;
-    if (a.out_logprob) a.out_logprob[i] = std::numeric_limits<float>::quiet_NaN();
     return;
   }
   const Workspace& w = *task.workspace;
@@ -58,11 +56,11 @@ void run_sample_row(const SampleTask& task, std::int64_t i, int thread) {
   row.tokens = history;
   row.token_count = static_cast<std::int32_t>(std::min<std::int64_t>(length, a.state.history_stride));
   row.prompt_length = a.state.prompt_length[slot];
-  const Sampled sampled = sample_row(row, *task.math, scratch);
-  a.out_token[i] = sampled.token;
-  if (a.out_logprob) a.out_logprob[i] = sampled.logprob;
-  a.state.last_token[slot] = sampled.token;
-  if (length < a.state.history_stride) history[length] = sampled.token;
+  const std::int32_t token = sample_row(row, *task.math, scratch);
+  const std::int32_t next = std::max(token, 0);
+  a.out_token[i] = token;
+  a.state.last_token[slot] = next;
+  if (length < a.state.history_stride) history[length] = next;
 }
 
 // The n best by value, ties to the lower id: one pass that keeps a sorted list (n is small).
@@ -87,7 +85,7 @@ void run_score_row(const Score& a, const RowMath& math, std::int64_t i) {
   const float* x = row_of(a.logits, i);
   const auto vocab = static_cast<std::int32_t>(a.logits.cols());
   const double total = log_sum_exp(x, vocab, math);
-  if (a.argmax) a.argmax[i] = argmax(x, vocab, math);
+  if (a.argmax) a.argmax[i] = sound(x, vocab) ? argmax(x, vocab, math) : -1;
   if (a.logprob) {
     const std::int32_t target = a.target ? a.target[i] : -1;
     QUIRE_CHECK(target < vocab, "target {} of {}", target, vocab);

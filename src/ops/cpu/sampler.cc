@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "ops/cpu/philox.h"
@@ -140,19 +139,22 @@ double log_sum_exp(const float* x, std::int32_t n, const RowMath& math) {
   return static_cast<double>(largest) + std::log(math.sum_exp(x, n, largest));
 }
 
-Sampled sample_row(const SampleRow& row, const RowMath& math, const SampleScratch& scratch) {
-  const bool want = row.params->want_logprob != 0;
-  if (want) std::memcpy(scratch.raw, row.logits, static_cast<std::size_t>(row.vocab) * sizeof(float));
+bool sound(const float* logits, std::int32_t n) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::int32_t bad = 0;
+  std::int32_t possible = 0;
+  for (std::int32_t i = 0; i < n; ++i) {
+    bad |= static_cast<std::int32_t>(!(logits[i] < kInf));
+    possible |= static_cast<std::int32_t>(logits[i] > -kInf);
+  }
+  return bad == 0 && possible != 0;
+}
+
+std::int32_t sample_row(const SampleRow& row, const RowMath& math, const SampleScratch& scratch) {
+  if (!sound(row.logits, row.vocab)) return -1;
   apply_penalties(row, scratch.counts);
   apply_bias(row);
-  Sampled result;
-  result.token = choose(row, math, scratch);
-  result.logprob = std::numeric_limits<float>::quiet_NaN();
-  if (want) {
-    const double total = log_sum_exp(scratch.raw, row.vocab, math);
-    result.logprob = static_cast<float>(static_cast<double>(scratch.raw[result.token]) - total);
-  }
-  return result;
+  return choose(row, math, scratch);
 }
 
 }  // namespace quire::ops::cpu

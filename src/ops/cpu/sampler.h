@@ -12,7 +12,6 @@ namespace quire::ops::cpu {
 // Memory of one row in work: per thread.
 struct SampleScratch {
   std::int32_t* counts = nullptr;  // [vocab], zeros; left as zeros
-  float* raw = nullptr;            // [vocab]
   float* scaled = nullptr;         // [vocab]
   float* weight = nullptr;         // [vocab]
   std::int32_t* ids = nullptr;     // [vocab]
@@ -28,12 +27,11 @@ struct SampleRow {
   std::int32_t prompt_length = 0;
 };
 
-struct Sampled {
-  std::int32_t token = 0;
-  float logprob = 0.0f;  // under the unmodified logits; NaN when not wanted
-};
+// The next token; -1 when the logits are not sound.
+std::int32_t sample_row(const SampleRow& row, const RowMath& math, const SampleScratch& scratch);
 
-Sampled sample_row(const SampleRow& row, const RowMath& math, const SampleScratch& scratch);
+// No NaN, no +inf, and one value at least above -inf (which forbids a token).
+bool sound(const float* logits, std::int32_t n);
 
 // The largest value's index, ties to the lower one; NaN is passed over; 0 when there is nothing else.
 std::int32_t argmax(const float* x, std::int32_t n, const RowMath& math);
