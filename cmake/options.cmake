@@ -1,6 +1,7 @@
 # Flags that every target of ours shares. No -march here or anywhere but on the named kernel files.
 add_library(quire_options INTERFACE)
-target_compile_options(quire_options INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wno-restrict -fno-math-errno)
+target_compile_options(quire_options INTERFACE
+  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wshadow;-Wno-missing-field-initializers;-Wno-restrict;-fno-math-errno>)
 target_include_directories(quire_options INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>
                                                    $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>)
 # Undefined behaviour ends the test; third-party sources are built without that check.

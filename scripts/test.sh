@@ -44,7 +44,7 @@ suite() {
 build() { cmake --preset "$1" "${@:3}" && ninja -C "build/$1" $2; }
 
 format() {
-  git ls-files 'src/*.cc' 'src/*.h' 'include/*.h' 'tests/*.cc' 'tests/*.h' 'examples/*.cc' | xargs clang-format --dry-run -Werror
+  git ls-files 'src/*.cc' 'src/*.h' 'src/*.cu' 'src/*.cuh' 'include/*.h' 'tests/*.cc' 'tests/*.h' 'examples/*.cc' | xargs clang-format --dry-run -Werror
 }
 
 # The host modules; kernels and what calls the vendored code are left to the compiler's warnings.

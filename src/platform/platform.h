@@ -92,7 +92,12 @@ class Stream {
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<Graph> end_capture() = 0;
   virtual void launch(Graph& graph) = 0;  // the graph outlives the stream passing this point
-  // Nanoseconds the worker spent inside work since the stream was made: what `bench step` calls busy.
+  // A span is a stretch of work, a step say: spans do not nest. A GPU measures its time by them; the CPU's
+  // worker measures itself and takes no notice.
+  virtual void begin_span() {}
+  virtual void end_span() {}
+  // Nanoseconds the device spent inside work since the stream was made (a GPU: inside spans that have ended):
+  // what `bench step` calls busy.
   virtual std::int64_t busy_ns() const = 0;
 };
 
