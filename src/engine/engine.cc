@@ -61,8 +61,7 @@ void EngineImpl::enqueue_sampling(const Flight& flight) {
   if (flight.launch.logit_rows == 0) return;
   ops::Sample args;
   args.state = buffers.state;
-  args.logits =
-      TensorView::matrix(buffers.logits, DType::f32, flight.launch.logit_rows, buffers.limits().vocab);
+  args.logits = buffers.logits.rows_slice(0, flight.launch.logit_rows);
   args.row_index = buffers.upload.logit_row;
   args.step_rows = buffers.upload.rows;
   args.params = buffers.params;
@@ -84,7 +83,7 @@ void EngineImpl::enqueue_scores(const Flight& flight) {
       parts_->executor->logits_of(at, rows);
       const std::int64_t top = std::int64_t{at} * kMaxScoreTop;
       ops::Score args;
-      args.logits = TensorView::matrix(buffers.logits, DType::f32, rows, buffers.limits().vocab);
+      args.logits = buffers.logits.rows_slice(0, rows);
       args.target = buffers.upload.score_target + at;
       args.logprob = buffers.results.score_logprob + at;
       args.argmax = buffers.results.score_argmax + at;

@@ -94,22 +94,18 @@ void Executor::enqueue(const StepLaunch& launch) {
   step.groups = inputs_;
   step.extend_prefix = launch.extend_prefix;
   step.extend_q_len = launch.extend_q_len;
-  const TensorView hidden = TensorView::matrix(buffers.hidden, DType::f32, launch.total_q, limits.hidden);
+  const TensorView hidden = buffers.hidden.rows_slice(0, launch.total_q);
   parts_.model.forward(context(), step, hidden);
   if (launch.logit_rows == 0) return;
-  const TensorView input =
-      TensorView::matrix(buffers.logit_input, DType::f32, launch.logit_rows, limits.hidden);
+  const TensorView input = buffers.logit_input.rows_slice(0, launch.logit_rows);
   parts_.ops.gather_rows({.x = hidden, .index = buffers.upload.logit_hidden, .y = input}, parts_.stream);
-  parts_.model.logits(context(), input,
-                      TensorView::matrix(buffers.logits, DType::f32, launch.logit_rows, limits.vocab));
+  parts_.model.logits(context(), input, buffers.logits.rows_slice(0, launch.logit_rows));
 }
 
 void Executor::logits_of(std::int32_t begin_row, std::int32_t rows) {
   StepBuffers& buffers = parts_.buffers;
-  const StepLimits& limits = buffers.limits();
-  const TensorView hidden = TensorView::matrix(buffers.hidden, DType::f32, limits.max_total_q, limits.hidden);
-  parts_.model.logits(context(), hidden.rows_slice(begin_row, rows),
-                      TensorView::matrix(buffers.logits, DType::f32, rows, limits.vocab));
+  parts_.model.logits(context(), buffers.hidden.rows_slice(begin_row, rows),
+                      buffers.logits.rows_slice(0, rows));
 }
 
 }  // namespace quire::engine

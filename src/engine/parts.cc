@@ -65,7 +65,8 @@ class Assembler {
   ops::OpsLimits ops_limits() const;
   attention::Limits attention_limits(const attention::Pick& pick) const;
   model::ModelLimits model_limits() const {
-    return {parts_->spec.max_total_q(), parts_->spec.max_context, parts_->spec.max_running};
+    return {parts_->spec.max_total_q(), parts_->spec.max_context, parts_->spec.max_running,
+            parts_->spec.compute};
   }
   StepLimits step_limits() const;
 
@@ -148,6 +149,7 @@ StepLimits Assembler::step_limits() const {
   limits.groups = static_cast<std::int32_t>(spec.groups.size());
   limits.hidden = model_spec_.hidden;
   limits.vocab = model_spec_.vocab;
+  limits.compute = spec.compute;
   // Per group: a page for every token at worst, and one more per row for what straddles a border.
   limits.max_deltas = limits.groups * (limits.max_total_q + limits.max_batch);
   return limits;

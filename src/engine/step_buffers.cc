@@ -32,6 +32,11 @@ Results carve_results(Carver& carver, const StepLimits& limits) {
   return results;
 }
 
+TensorView matrix(Carver& carver, DType type, std::int64_t rows, std::int64_t cols) {
+  const std::int64_t bytes = rows * cols * static_cast<std::int64_t>(dtype_bytes(type));
+  return TensorView::matrix(carver.take<std::byte>(bytes), type, rows, cols);
+}
+
 constexpr std::string_view kOwners[] = {"step buffers (host)", "step buffers", "sequence state",
                                         "block tables", "logits"};
 
@@ -57,7 +62,7 @@ std::int64_t StepBuffers::carve_step(void* base) {
   kv_lens = carver.take<std::int32_t>(limits_.max_batch);
   for (std::int32_t g = 0; g < limits_.groups; ++g)
     groups[g].write_slot = carver.take<std::int64_t>(limits_.max_total_q);
-  hidden = carver.take<float>(std::int64_t{limits_.max_total_q} * limits_.hidden);
+  hidden = matrix(carver, limits_.compute, limits_.max_total_q, limits_.hidden);
   return carver.used();
 }
 
@@ -86,8 +91,8 @@ std::int64_t StepBuffers::carve_tables(void* base) {
 
 std::int64_t StepBuffers::carve_logits(void* base) {
   Carver carver(base);
-  logit_input = carver.take<float>(std::int64_t{limits_.max_logit_rows()} * limits_.hidden);
-  logits = carver.take<float>(std::int64_t{limits_.max_logit_rows()} * limits_.vocab);
+  logit_input = matrix(carver, limits_.compute, limits_.max_logit_rows(), limits_.hidden);
+  logits = matrix(carver, DType::f32, limits_.max_logit_rows(), limits_.vocab);
   return carver.used();
 }
 

@@ -25,6 +25,7 @@ struct StepLimits {
   std::int32_t groups = 1;
   std::int32_t hidden = 0;
   std::int32_t vocab = 0;
+  DType compute = DType::f32;  // of hidden
 
   std::int32_t max_logit_rows() const;
   std::int64_t table_stride() const { return (max_context + page_size - 1) / page_size; }
@@ -83,9 +84,9 @@ class StepBuffers {
   std::int32_t* q_offsets = nullptr;      // [max_batch + 1]
   std::int32_t* kv_lens = nullptr;        // [max_batch]
   std::array<ops::StepGroup, ops::kMaxGroups> groups{};
-  float* hidden = nullptr;       // [max_total_q, hidden]
-  float* logit_input = nullptr;  // [max_logit_rows, hidden]
-  float* logits = nullptr;       // [max_logit_rows, vocab]
+  TensorView hidden;       // [max_total_q, hidden], compute type
+  TensorView logit_input;  // [max_logit_rows, hidden]
+  TensorView logits;       // [max_logit_rows, vocab], float32
 
   // Zeroes what padding slot 0 reads; `everything`: all of it, so that the process holds it from now on.
   // Once, before the first step.

@@ -10,8 +10,15 @@
 
 namespace quire::model {
 
-// The element type of every activation; on the CPU the engine computes in float32.
-inline constexpr DType kActivation = DType::f32;
+// Element types. What feeds a matrix product or attention, and what comes out of them, is of the compute type
+// (ModelLimits::compute: f32 on the CPU, bf16 on a GPU): normed, branch, q, k, v, attended, gate, up, hidden.
+// The stream that layers add to, router logits and logits are float32 everywhere: a sum over all layers in 16
+// bits would lose what a layer adds, a rounded router picks other experts, and both are small beside the
+// rest. So of an operation's views x, add and y may differ in type: embed writes f32, rms_norm reads f32,
+// adds bf16 and writes bf16 (or is bf16 throughout), linear writes bf16, or f32 for the router and the
+// logits.
+inline constexpr DType kResidual = DType::f32;
+inline constexpr DType kLogits = DType::f32;  // of the router too
 
 class Region {
  public:
@@ -29,10 +36,10 @@ class Region {
     return static_cast<T*>(take(count * static_cast<std::int64_t>(sizeof(T))));
   }
   // Empty (data null) when cols is 0: the model has no such activation.
-  TensorView matrix(std::int64_t rows, std::int64_t cols) {
+  TensorView matrix(DType type, std::int64_t rows, std::int64_t cols) {
     if (cols == 0) return {};
-    return TensorView::matrix(take(rows * cols * static_cast<std::int64_t>(dtype_bytes(kActivation))),
-                              kActivation, rows, cols);
+    return TensorView::matrix(take(rows * cols * static_cast<std::int64_t>(dtype_bytes(type))), type, rows,
+                              cols);
   }
   std::int64_t used() const { return used_; }
 

@@ -32,10 +32,10 @@ class DeepseekV3 : public ModelBase {
     const std::int64_t rows = limits.max_total_q;
     const std::int64_t heads = spec().q_heads;
     Work w;
-    w.q_low = region.matrix(rows, latent.q_lora_rank);
-    w.kv_row = region.matrix(rows, latent.kv_lora_rank + latent.rope_dim);
-    w.q_latent = region.matrix(rows, heads * (latent.kv_lora_rank + latent.rope_dim));
-    w.o_latent = region.matrix(rows, heads * latent.kv_lora_rank);
+    w.q_low = region.matrix(limits.compute, rows, latent.q_lora_rank);
+    w.kv_row = region.matrix(limits.compute, rows, latent.kv_lora_rank + latent.rope_dim);
+    w.q_latent = region.matrix(limits.compute, rows, heads * (latent.kv_lora_rank + latent.rope_dim));
+    w.o_latent = region.matrix(limits.compute, rows, heads * latent.kv_lora_rank);
     return w;
   }
 

@@ -70,10 +70,10 @@ MlaExtend::Work MlaExtend::plan_work(Region& region, const ModelLimits& limits) 
   const std::int64_t rows = std::max<std::int64_t>(limits.max_total_q, kPrefixChunkTokens);
   Work w;
   w.arrays = plan_arrays(region, limits);
-  w.prefix = region.matrix(kPrefixChunkTokens, latent.kv_lora_rank + latent.rope_dim);
-  w.expanded = region.matrix(rows, heads * (latent.nope_dim + latent.v_dim));
-  w.keys = region.matrix(rows, heads * (latent.nope_dim + latent.rope_dim));
-  w.part_out = region.matrix(limits.max_total_q, heads * latent.v_dim);
+  w.prefix = region.matrix(DType::f32, kPrefixChunkTokens, latent.kv_lora_rank + latent.rope_dim);
+  w.expanded = region.matrix(DType::f32, rows, heads * (latent.nope_dim + latent.v_dim));
+  w.keys = region.matrix(DType::f32, rows, heads * (latent.nope_dim + latent.rope_dim));
+  w.part_out = region.matrix(DType::f32, limits.max_total_q, heads * latent.v_dim);
   w.lse = region.take_array<float>(limits.max_total_q * heads);
   w.part_lse = region.take_array<float>(limits.max_total_q * heads);
   return w;
@@ -232,7 +232,7 @@ void MlaExtend::run_pass(const Step& step, const MlaExtendArgs& args, const Pass
 }
 
 void MlaExtend::run(const Step& step, const MlaExtendArgs& args) {
-  static_assert(kActivation == DType::f32, "parts are merged in float32");
+  QUIRE_CHECK(args.q.dtype == DType::f32, "parts are merged in float32, not {}", to_string(args.q.dtype));
   if (args.q.rows() == 0) return;
   run_own(step, args);
   for (const Pass& pass : passes_) run_pass(step, args, pass);

@@ -81,6 +81,7 @@ struct ModelLimits {
   std::int32_t max_total_q = 0;  // token rows of a step
   std::int32_t max_context = 0;
   std::int32_t max_batch = 0;
+  DType compute = DType::f32;  // activations.h
 };
 
 // What the operations of a step of these limits need of Ops::set_workspace.

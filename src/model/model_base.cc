@@ -7,26 +7,26 @@
 
 namespace quire::model {
 
-Buffers Buffers::plan(Region& region, const ModelSpec& spec, std::int64_t rows) {
+Buffers Buffers::plan(Region& region, const ModelSpec& spec, std::int64_t rows, DType type) {
   Buffers b;
-  b.residual = region.matrix(rows, spec.hidden);
-  b.normed = region.matrix(rows, spec.hidden);
-  b.branch = region.matrix(rows, spec.hidden);
-  b.q = region.matrix(rows, std::int64_t{spec.q_heads} * spec.qk_dim);
+  b.residual = region.matrix(kResidual, rows, spec.hidden);
+  b.normed = region.matrix(type, rows, spec.hidden);
+  b.branch = region.matrix(type, rows, spec.hidden);
+  b.q = region.matrix(type, rows, std::int64_t{spec.q_heads} * spec.qk_dim);
   if (!spec.latent) {
-    b.k = region.matrix(rows, std::int64_t{spec.kv_heads} * spec.qk_dim);
-    b.v = region.matrix(rows, std::int64_t{spec.kv_heads} * spec.v_dim);
+    b.k = region.matrix(type, rows, std::int64_t{spec.kv_heads} * spec.qk_dim);
+    b.v = region.matrix(type, rows, std::int64_t{spec.kv_heads} * spec.v_dim);
   }
-  b.attended = region.matrix(rows, std::int64_t{spec.q_heads} * spec.v_dim);
+  b.attended = region.matrix(type, rows, std::int64_t{spec.q_heads} * spec.v_dim);
   std::int64_t width = 0;
   for (const LayerSpec& layer : spec.layers)
     if (!layer.moe) width = std::max<std::int64_t>(width, spec.intermediate);
   if (spec.moe) width = std::max<std::int64_t>(width, spec.moe->shared_intermediate);
-  b.gate = region.matrix(rows, width);
-  b.up = region.matrix(rows, width);
+  b.gate = region.matrix(type, rows, width);
+  b.up = region.matrix(type, rows, width);
   if (spec.moe) {
-    if (spec.moe->shared_intermediate > 0) b.shared = region.matrix(rows, spec.hidden);
-    b.router = region.matrix(rows, spec.moe->experts);
+    if (spec.moe->shared_intermediate > 0) b.shared = region.matrix(type, rows, spec.hidden);
+    b.router = region.matrix(kLogits, rows, spec.moe->experts);
     b.expert = region.take_array<std::int32_t>(rows * spec.moe->top_k);
     b.expert_weight = region.take_array<float>(rows * spec.moe->top_k);
   }
@@ -45,7 +45,7 @@ Buffers Buffers::first_rows(std::int64_t rows) const {
 
 std::int64_t ModelBase::activation_bytes(const ModelLimits& limits) const {
   Region region(nullptr);
-  Buffers::plan(region, spec_, limits.max_total_q);
+  Buffers::plan(region, spec_, limits.max_total_q, limits.compute);
   return region.used() + family_bytes(limits);
 }
 
@@ -53,7 +53,7 @@ void ModelBase::set_activations(void* data, std::int64_t bytes, const ModelLimit
   const std::int64_t needed = activation_bytes(limits);
   QUIRE_CHECK(bytes >= needed, "bytes={} needed={}", bytes, needed);
   Region region(data);
-  buffers_ = Buffers::plan(region, spec_, limits.max_total_q);
+  buffers_ = Buffers::plan(region, spec_, limits.max_total_q, limits.compute);
   max_total_q_ = limits.max_total_q;
   set_family_activations(static_cast<char*>(data) + region.used(), limits);
 }

@@ -28,7 +28,8 @@ struct Buffers {
   float* expert_weight = nullptr;  // [rows, top_k]
   std::vector<float*> cos_sin;     // per rope [rows, rotary_dim]
 
-  static Buffers plan(Region& region, const ModelSpec& spec, std::int64_t rows);
+  // `type`: the compute type.
+  static Buffers plan(Region& region, const ModelSpec& spec, std::int64_t rows, DType type);
   Buffers first_rows(std::int64_t rows) const;
 };
 
