@@ -45,6 +45,23 @@ class Json(unittest.TestCase):
         self.assertEqual((answer["prompt_tokens"], answer["completion_tokens"], len(answer["tokens"])), (5, 6, 6))
         self.assertEqual(answer["backends"]["full.decode"], "cpu")
 
+    def test_simulate(self):
+        flags = ("--synthetic", "mix:requests=300,rate=20,aborts=0.1,slow=0.1", "--seed", 4, "--json")
+        report = self.run_json("simulate", *flags)
+        for key in ("requests", "finished", "refused", "aborted", "steps", "prompt_tokens", "computed_tokens", "hit_tokens",
+                    "hit_rate", "retractions", "pages_peak", "waiting_s", "ttft_s", "violations", "seed"):
+            self.assertIn(key, report)
+        self.assertEqual((report["requests"], report["violations"], report["seed"]), (300, [], 4))
+        self.assertEqual(report["finished"] + report["refused"] + report["aborted"], 300)
+        self.assertEqual(report, self.run_json("simulate", *flags))
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder) / "trace.jsonl"
+            self.run_json("simulate", *flags, "--write-trace", trace)
+            self.assertEqual(report, self.run_json("simulate", "--trace", trace, "--seed", 4, "--json"))
+        for wrong in (("simulate",), ("simulate", "--synthetic", "chats"), ("simulate", "--synthetic", "chat", "--groups", "ful"),
+                      ("simulate", "--synthetic", "chat", "--calibration", __file__)):
+            self.assertEqual(quire(*wrong)[0], 2, wrong)
+
     def test_run_prompts_is_a_batch_with_indices_and_the_same_answers(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
             for n in range(1, 9):

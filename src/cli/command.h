@@ -40,6 +40,7 @@ Command make_backends(CLI::App& root);
 Command make_verify(CLI::App& root);
 Command make_info(CLI::App& root);
 Command make_config(CLI::App& root);
+Command make_simulate(CLI::App& root);
 std::vector<Command> make_bench(CLI::App& root);  // device, attention, step
 
 // The code of a Status whose message was said already: a failed check.

@@ -1,0 +1,232 @@
+// `quire simulate`: a trace through the real scheduler, pool and tables, with a device model for a device.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+
+#include "cli/command.h"
+#include "cli/options.h"
+#include "engine/crash_note.h"
+#include "simulate/shrink.h"
+#include "simulate/simulation.h"
+#include "simulate/synthetic.h"
+#include "simulate/trace_file.h"
+
+namespace quire::cli {
+
+namespace {
+
+constexpr int kShrinkTrials = 2000;
+
+struct Simulate {
+  std::shared_ptr<Settings> settings = std::make_shared<Settings>();
+  std::string trace;
+  std::string synthetic;
+  std::string calibration;
+  std::string groups = "full";
+  std::string write_trace;
+  std::string shrink;
+  std::uint64_t seed = 1;
+  std::int32_t kv_tokens = 0;
+  std::int32_t max_waiting = 0;
+  std::int32_t client_buffer = 64;
+  std::int32_t audit_every = 1000;
+  bool json = false;
+  Options options;
+};
+
+Result<std::vector<simulate::GroupSpec>> parse_groups(const std::string& text) {
+  std::vector<simulate::GroupSpec> groups;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    const std::string_view name = item.substr(0, item.find(':'));
+    const std::string_view width = item.substr(std::min(item.size(), name.size() + 1));
+    simulate::GroupSpec group{std::string(name), kv::Keep::all, 0};
+    if (name == "window") group.keep = kv::Keep::window;
+    if (name == "chunk") group.keep = kv::Keep::chunk;
+    const auto [end, error] = std::from_chars(width.data(), width.data() + width.size(), group.width);
+    const bool sized = error == std::errc() && end == width.data() + width.size() && group.width >= 1;
+    if (name == "full" ? item != "full" : group.keep == kv::Keep::all || !sized)
+      return bad_input(fmt::format("--groups: '{}' is none of full, window:TOKENS and chunk:TOKENS", item));
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+// The same run again, from its trace or its seed.
+std::string command_of(const Simulate& run, const std::string& trace) {
+  std::string command = "quire simulate";
+  const auto add = [&command](const char* flag, const std::string& value) {
+    command += fmt::format(" {} '{}'", flag, value);
+  };
+  if (!trace.empty()) {
+    add("--trace", trace);
+  } else {
+    add("--synthetic", run.synthetic);
+  }
+  command += fmt::format(" --seed {}", run.seed);
+  for (const Setting& setting : run.settings->all())
+    if (setting.origin != Origin::standard && setting.name != "seed")
+      add(("--" + setting.name).c_str(), setting.show());
+  return command;
+}
+
+Result<simulate::SimulationConfig> config_of(const Simulate& run) {
+  const auto or_else = [](std::int32_t said, std::int32_t standard) { return said > 0 ? said : standard; };
+  simulate::SimulationConfig config;
+  QUIRE_TRY(groups, parse_groups(run.groups));
+  config.groups = std::move(groups);
+  config.page_tokens = or_else(run.options.page_size, 16);
+  config.kv_tokens = or_else(run.kv_tokens, 1 << 17);
+  config.scheduler.max_running = or_else(run.options.max_running, 64);
+  config.scheduler.chunk_tokens = or_else(run.options.chunk_tokens, 2048);
+  config.scheduler.max_context = or_else(run.options.max_context, 1 << 17);
+  config.scheduler.max_waiting = or_else(run.max_waiting, 1 << 20);
+  config.overlap = run.options.overlap;
+  config.client_buffer_tokens = run.client_buffer;
+  config.audit_every = run.audit_every;
+  if (run.calibration.empty()) return config;
+  QUIRE_TRY(text, read_file(run.calibration));
+  QUIRE_TRY(fit, simulate::fit_bench_step(text, run.calibration));
+  config.device = fit.model;
+  fmt::print(stderr, "device model of {} cells: {}; off by {:.1f} % on average, {:.1f} % at worst\n",
+             fit.cells, simulate::to_string(fit.model), 100 * fit.mean_error, 100 * fit.worst_error);
+  if (!fit.note.empty()) fmt::print(stderr, "note: {}\n", fit.note);
+  return config;
+}
+
+Result<simulate::Trace> trace_of(const Simulate& run) {
+  if (run.trace.empty() == run.synthetic.empty())
+    return bad_input("give --trace FILE or --synthetic SPEC, one of the two");
+  if (!run.synthetic.empty()) {
+    QUIRE_TRY(spec, simulate::parse_synthetic(run.synthetic));
+    return simulate::make_trace(spec, run.seed);
+  }
+  QUIRE_TRY(text, read_file(run.trace));
+  return simulate::parse_trace(text, run.trace);
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.flush();
+  return file ? Status() : Status(no_resources(fmt::format("{}: the file cannot be written", path)));
+}
+
+// Whether a run of the trace violates a rule or fails a check, seen from outside: a check ends its process.
+bool fails_in_a_child(const simulate::Trace& trace, const simulate::SimulationConfig& config) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child < 0) return false;
+  if (child == 0) {
+    if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(0);
+    const Result<simulate::Report> report = simulate::simulate(trace, config);
+    _exit(report.ok() && !report->violations.empty() ? 1 : 0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+// Leaves the smallest trace that still fails in the file of --shrink and says how to run it.
+Status shrink_to_file(const Simulate& run, simulate::Trace trace, const simulate::SimulationConfig& config,
+                      std::size_t arrived) {
+  trace.requests.resize(arrived);  // what came later cannot matter
+  const simulate::Fails fails = [&config](const simulate::Trace& part) {
+    return fails_in_a_child(part, config);
+  };
+  const simulate::Shrunk shrunk = simulate::shrink(trace, fails, kShrinkTrials);
+  QUIRE_TRY_STATUS(write_file(run.shrink, simulate::to_text(shrunk.trace)));
+  fmt::print(stderr, "shrunk to {} of {} requests in {} runs: {}\n", shrunk.trace.requests.size(), arrived,
+             shrunk.trials, command_of(run, run.shrink));
+  return check_failed_error();
+}
+
+Status run_command(const Simulate& run) {
+  QUIRE_TRY(config, config_of(run));
+  QUIRE_TRY(trace, trace_of(run));
+  if (!run.write_trace.empty()) QUIRE_TRY_STATUS(write_file(run.write_trace, simulate::to_text(trace)));
+  const std::string command = command_of(run, run.trace);
+  engine::CrashNoteEntry note;
+  note.set(fmt::format("seed {}; again: {}", run.seed, command));
+  if (!run.shrink.empty() && fails_in_a_child(trace, config)) {
+    // A check may have ended it; then nobody knows how far it came.
+    fmt::print(stderr, "seed {} fails: {}\n", run.seed, command);
+    return shrink_to_file(run, trace, config, trace.requests.size());
+  }
+  QUIRE_TRY(report, simulate::simulate(trace, config));
+  if (run.json) {
+    fmt::print("{}\n", simulate::to_json(report, run.seed));
+  } else {
+    fmt::print("{}", simulate::to_text(report));
+  }
+  if (report.violations.empty()) return {};
+  fmt::print(stderr, "seed {} fails at step {}, with {} requests arrived; again: {}\n", run.seed,
+             report.violation_step, report.requests_until_violation, command);
+  return check_failed_error();
+}
+
+void add_settings(Simulate* run) {
+  const std::string group = "Simulation";
+  const auto count = [&](const char* name, const char* help, std::int32_t* target, std::int64_t low,
+                         std::int64_t high) {
+    run->settings->add({.name = name,
+                        .group = group,
+                        .value_name = "N",
+                        .help = help,
+                        .set = into(target, low, high),
+                        .show = [target] { return std::to_string(*target); }});
+  };
+  const auto text = [&](const char* name, const char* value, const char* help, std::string* target) {
+    run->settings->add({.name = name,
+                        .group = group,
+                        .value_name = value,
+                        .help = help,
+                        .set = into(target),
+                        .show = [target] { return *target; }});
+  };
+  run->settings->add({.name = "seed",
+                      .group = group,
+                      .value_name = "N",
+                      .help = "of the synthetic trace; default 1",
+                      .set = into(&run->seed),
+                      .show = [run] { return std::to_string(run->seed); }});
+  text("calibration", "FILE", "device model from `quire bench step --chunk ... --json`", &run->calibration);
+  text("groups", "LIST", "KV groups: full, window:TOKENS, chunk:TOKENS; default full", &run->groups);
+  count("kv-tokens", "capacity of the KV cache in tokens; default 131072", &run->kv_tokens, 1, 1 << 30);
+  count("max-waiting", "length of the queue", &run->max_waiting, 1, 1 << 30);
+  count("client-buffer", "unread tokens with which a slow client is dropped; default 64", &run->client_buffer,
+        0, 1 << 30);
+  count("audit-every", "steps between full audits; default 1000, 0: only at the end", &run->audit_every, 0,
+        1 << 30);
+}
+
+}  // namespace
+
+Command make_simulate(CLI::App& root) {
+  auto run = std::make_shared<Simulate>();
+  CLI::App* app =
+      root.add_subcommand("simulate", "scheduler, pool and tables under a trace, without a device");
+  app->add_option("--trace", run->trace, "JSON lines: Mooncake's format or Quire's own");
+  app->add_option(
+      "--synthetic", run->synthetic,
+      "KIND[:key=value,...]: shared, chat, agents, bursts or mix; keys requests, rate, prompt, message, "
+      "output, prefixes, context, aborts, refusals, slow");
+  app->add_option("--write-trace", run->write_trace, "write the trace to this file, in Quire's format");
+  app->add_option("--shrink", run->shrink, "if the run fails: the smallest trace that does, to this file");
+  app->add_flag("--json", run->json, "print one JSON object");
+  add_settings(run.get());
+  constexpr std::string_view kEngine[] = {"page-size", "max-running", "max-context", "chunk-tokens",
+                                          "overlap"};
+  add_engine_settings(*run->settings, &run->options, kEngine);
+  run->settings->attach(*app);
+  return {app, run->settings, [run] { return run_command(*run); }};
+}
+
+}  // namespace quire::cli

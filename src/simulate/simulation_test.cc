@@ -1,0 +1,156 @@
+#include "simulate/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include "simulate/shrink.h"
+#include "simulate/synthetic.h"
+#include "simulate/trace_file.h"
+
+namespace quire::simulate {
+namespace {
+
+SimulationConfig small(std::int32_t page_tokens, std::int64_t kv_tokens) {
+  SimulationConfig config;
+  config.page_tokens = page_tokens;
+  config.kv_tokens = kv_tokens;
+  config.scheduler = {16, 256, 2048, 100000};
+  config.audit_every = 50;
+  return config;
+}
+
+SyntheticSpec faulty(std::int32_t requests) {
+  SyntheticSpec spec;
+  spec.requests = requests;
+  spec.rate = 20;
+  spec.prompt = 100;
+  spec.message = 20;
+  spec.output = 15;
+  spec.context = 1024;
+  spec.aborts = 0.1;
+  spec.refusals = 0.1;
+  spec.slow = 0.1;
+  return spec;
+}
+
+TEST(Simulate, ARequestAloneTakesWhatTheModelSays) {
+  Trace trace;
+  TraceRequest request;
+  request.arrival_s = 5.0;
+  request.max_tokens = request.output_tokens = 3;
+  add_request(trace, request, std::vector<Segment>{{1, 100}});
+  SimulationConfig config = small(16, 4096);
+  config.scheduler.chunk_tokens = 64;
+  config.device = {1.0, 0.1, 0.01, 0.001, 0.0};
+  const Report report = simulate(trace, config).value();
+  // Two chunks, then two decode steps: tokens at 2.1, 4.2 and 6.31 s.
+  EXPECT_EQ(report.finished, 1);
+  EXPECT_EQ(report.computed_tokens, 100);
+  EXPECT_EQ(report.output_tokens, 3);
+  EXPECT_NEAR(report.ttft_s.p50, 2.1, 0.03);
+  EXPECT_NEAR(report.seconds, 2.1 + (1.1 + 1.01) + (1.1 + 1.02), 1e-9);
+  EXPECT_NEAR(report.busy_s, report.seconds, 1e-9);
+  EXPECT_EQ(report.waiting_s.p50, 0.0);
+  EXPECT_EQ(report.pages_peak, std::vector<std::int64_t>{7});
+}
+
+TEST(Simulate, FaultsTinyPoolsAndAllPageSizesKeepEveryRule) {
+  for (const std::int32_t page : {1, 7, 16, 64, 256}) {
+    for (const std::int64_t tokens : {2048, 4096, 30000}) {
+      for (const bool overlap : {true, false}) {
+        SCOPED_TRACE(::testing::Message()
+                     << "page " << page << " tokens " << tokens << " overlap " << overlap);
+        SimulationConfig config = small(page, tokens);
+        config.overlap = overlap;
+        if (page == 7) config.groups.push_back({"window", kv::Keep::window, 100});
+        const Trace trace = make_trace(faulty(400), static_cast<std::uint64_t>(page) + 100);
+        const Report report = simulate(trace, config).value();
+        EXPECT_EQ(report.violations, std::vector<std::string>());
+        EXPECT_EQ(report.finished + report.refused + report.aborted, 400);
+        EXPECT_GT(report.aborted, 20);
+        EXPECT_GT(report.finished, 200);
+      }
+    }
+  }
+}
+
+TEST(Simulate, EqualRunsGiveEqualReports) {
+  SyntheticSpec spec = faulty(500);
+  spec.output = 100;
+  const Trace trace = make_trace(spec, 9);
+  const SimulationConfig config = small(16, 2048);
+  const Report first = simulate(trace, config).value();
+  const Report second = simulate(trace, config).value();
+  EXPECT_EQ(to_text(first), to_text(second));
+  EXPECT_GT(first.retractions, 0);
+  EXPECT_NE(to_text(first), to_text(simulate(make_trace(spec, 10), config).value()));
+}
+
+TEST(Simulate, SlowClientsAreDroppedAndFastOnesAreNot) {
+  SyntheticSpec spec = faulty(100);
+  spec.aborts = spec.refusals = 0;
+  spec.output = 200;
+  SimulationConfig config = small(16, 20000);
+  spec.slow = 0;
+  EXPECT_EQ(simulate(make_trace(spec, 1), config)->aborted, 0);
+  spec.slow = 0.5;
+  EXPECT_GT(simulate(make_trace(spec, 1), config)->aborted, 10);
+}
+
+// A page of the first row that has one gets an owner who never gives it back.
+void leak_at(kv::PagePool& pool, const scheduler::StepPlan& plan, std::uint64_t step) {
+  if (plan.step != step) return;
+  for (const kv::TableUpdate& update : plan.updates) {
+    if (update.page == kPaddingPage) continue;
+    pool.adopt(update.group, update.page, {kv::OwnerKind::transfer, 77});
+    return;
+  }
+}
+
+TEST(Simulate, ALeakIsFoundAndNamesItsOwner) {
+  SimulationConfig config = small(16, 30000);
+  config.sabotage = [](kv::PagePool& pool, const scheduler::StepPlan& plan) { leak_at(pool, plan, 0); };
+  const Report report = simulate(make_trace(faulty(60), 4), config).value();
+  ASSERT_FALSE(report.violations.empty());
+  EXPECT_NE(report.violations.front().find("transfer 77"), std::string::npos) << report.violations.front();
+}
+
+TEST(Shrink, AFailingTraceComesDownToTheRequestsThatMatter) {
+  // The planted fault: the run fails when two requests with these answers are both in the trace.
+  const Trace trace = make_trace(faulty(700), 2);
+  const std::uint64_t first = trace.requests[123].output_content;
+  const std::uint64_t second = trace.requests[600].output_content;
+  const Fails fails = [&](const Trace& part) {
+    int seen = 0;
+    for (const TraceRequest& request : part.requests)
+      seen += request.output_content == first || request.output_content == second ? 1 : 0;
+    return seen == 2;
+  };
+  const Shrunk shrunk = shrink(trace, fails, 1000);
+  ASSERT_EQ(shrunk.trace.requests.size(), 2u);
+  EXPECT_LT(shrunk.trials, 200);
+  EXPECT_EQ(shrunk.trace.requests[0].faults, Faults{});
+  EXPECT_EQ(shrunk.trace.requests[0].output_tokens, 1);
+  // What is left is a trace file that fails in the same way.
+  const Trace again = parse_trace(to_text(shrunk.trace), "shrunk").value();
+  EXPECT_TRUE(fails(again));
+}
+
+TEST(Shrink, APlantedFaultInTheSimulationShrinksToItsRequest) {
+  // Harm is done whenever a prompt chunk of exactly this length is planned: one request of the trace has it.
+  const Trace trace = make_trace(faulty(300), 6);
+  SimulationConfig config = small(16, 30000);
+  config.scheduler.chunk_tokens = 2048;
+  const std::int32_t length = trace.requests[150].prompt_tokens;
+  config.sabotage = [length](kv::PagePool& pool, const scheduler::StepPlan& plan) {
+    for (const scheduler::PlanRow& row : plan.rows)
+      if (row.query_begin == 0 && row.query_count == length) leak_at(pool, plan, plan.step);
+  };
+  const Fails fails = [&](const Trace& part) { return !simulate(part, config)->violations.empty(); };
+  ASSERT_TRUE(fails(trace));
+  const Shrunk shrunk = shrink(trace, fails, 500);
+  ASSERT_EQ(shrunk.trace.requests.size(), 1u);
+  EXPECT_EQ(shrunk.trace.requests[0].prompt_tokens, length);
+}
+
+}  // namespace
+}  // namespace quire::simulate
