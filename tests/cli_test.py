@@ -149,6 +149,18 @@ class Json(unittest.TestCase):
         self.assertEqual(config["threads"], {"value": "2", "origin": "flag"})
         self.assertEqual(config["device"]["origin"], "default")
 
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write('log-level = "error"\nlog-format = "json"\n')
+            file.flush()
+            code, out, err = quire("config", "--config", file.name, "--json", env={"QUIRE_LOG_LEVEL": "info"})
+            self.assertEqual(code, 0, err)
+            config = json.loads(out)
+            self.assertEqual(config["log-level"], {"value": "info", "origin": "environment"})
+            self.assertEqual(config["log-format"], {"value": "json", "origin": "file"})
+            code, out, err = quire("tokenize", SMOLLM2, "--jsonl", "--config", file.name, stdin="")
+            self.assertNotIn("--config", err, "commands without options of their own take the log's")
+        self.assertEqual(self.run_json("config", "--kv-scale", "auto", "--json")["kv-scale"], {"value": "auto", "origin": "flag"})
+
         shown = self.run_json("config", "--stop", "END", "--logit-bias", "3=1.5", "--json")
         self.assertEqual((shown["stop"]["value"], shown["logit-bias"]["value"]), ("END", "3=1.5"))
 
@@ -199,6 +211,28 @@ class Refusals(unittest.TestCase):
         self.refused(2, "prefix-cache", "run", model("llama"), "--prefix-cache", "on", "--ids", 1)
         self.refused(2, "temperature", "run", model("llama"), "--temperature", "-1", "--ids", 1)
         self.refused(2, "unknown key", "run", model("llama"), "--ids", 1, "--config", self.file("page-sise = 3\n"))
+
+    def test_log_options(self):
+        self.refused(2, "--log-level loud: unknown .*debug", "config", "--log-level", "loud")
+        self.refused(2, "--log-format jsin: unknown .*json", "config", "--log-format", "jsin")
+
+    def test_environment(self):
+        got, out, err = quire("config", env={"QUIRE_PAGE_SISE": "16"})
+        self.assertEqual(got, 2, err)
+        self.assertRegex(err, "QUIRE_PAGE_SISE.*did you mean QUIRE_PAGE_SIZE")
+        got, out, err = quire("config", env={"QUIRE_LOG_LEVEL": "loud"})
+        self.assertEqual(got, 2, err)
+        self.assertRegex(err, "QUIRE_LOG_LEVEL loud")
+        got, out, err = quire("config", env={"QUIRE_OF_SOMEBODY_ELSE": "1"})
+        self.assertEqual(got, 0, err)
+        self.assertRegex(err, "QUIRE_OF_SOMEBODY_ELSE.*no option")
+        self.assertEqual(quire("config", env={"QUIRE_CPU_ISA": "avx2", "QUIRE_TOP_K": "3"})[2], "")
+
+    def test_ranges_are_those_of_the_engine(self):
+        self.refused(2, "--top.*128", "score", model("llama"), "--ids", "1,2", "--top", 129)
+        self.assertIn("128", quire("score", "--help")[1])
+        for device in ("sm95", "sm", "sm9", "sm1000", "smx"):
+            self.refused(2, f"--device {device} .*sm80, sm86, sm89, sm90, sm100, sm103, sm120", "backends", "--device", device)
 
     def test_options_that_a_command_would_ignore(self):
         self.refused(2, "--max-running", "bench", "device", "--max-running", 2)

@@ -2,12 +2,13 @@
 // every other row was refused. Needs no weights and, but for its description, no device.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "attention/caps.h"
 #include "attention/select.h"
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "cli/log.h"
 #include "cli/matrix.h"
 #include "engine/resolve.h"
@@ -31,15 +32,16 @@ struct BackendsFlags {
 
 // sm90 describes a CUDA device that need not be here; anything else is opened for its description.
 Result<platform::DeviceInfo> describe_device(const Options& options) {
+  static constexpr std::string_view kArchitectures[] = {"sm80",  "sm86",  "sm89", "sm90",
+                                                        "sm100", "sm103", "sm120"};
   if (options.device.rfind("sm", 0) == 0) {
-    int arch = 0;
-    const std::string digits = options.device.substr(2);
-    if (digits.empty() || digits.size() > 3 || digits.find_first_not_of("0123456789") != std::string::npos) {
+    if (std::find(std::begin(kArchitectures), std::end(kArchitectures), options.device) ==
+        std::end(kArchitectures))
       return bad_input(fmt::format(
-          "--device {}: not a device; give cpu, cuda, cuda:N or an architecture as in sm90", options.device));
-    }
-    arch = std::stoi(digits);
-    return platform::DeviceInfo{.kind = platform::Kind::cuda, .arch = arch, .name = options.device};
+          "--device {} is no architecture that is known here: give one of {}, or cpu, cuda, cuda:N",
+          options.device, fmt::join(kArchitectures, ", ")));
+    return platform::DeviceInfo{
+        .kind = platform::Kind::cuda, .arch = std::stoi(options.device.substr(2)), .name = options.device};
   }
   QUIRE_TRY(device, platform::open_device(options.device, platform::ThreadPlan{}));
   return device->info();
@@ -126,14 +128,12 @@ Status backends(const BackendsFlags& flags) {
 
 Command make_backends(CLI::App& root) {
   auto flags = std::make_shared<BackendsFlags>();
-  CLI::App* app = root.add_subcommand(
-      "backends", "the matrix of attention backends; with a model, what it would use and why");
-  app->add_option("MODEL", flags->model, "a model (its config.json is enough)");
-  app->add_flag("--json", flags->json, "print one JSON object");
-  app->add_flag("--markdown", flags->markdown, "print the matrix as the table of the docs");
+  Flags command(root, "backends",
+                "the matrix of attention backends; with a model, what it would use and why");
+  command.text("MODEL", &flags->model, "a model (its config.json is enough)").json(&flags->json);
+  command.on("--markdown", &flags->markdown, "print the matrix as the table of the docs");
   add_engine_settings(*flags->settings, &flags->options, &flags->explain);
-  flags->settings->attach(*app);
-  return {app, flags->settings, [flags] { return backends(*flags); }};
+  return {&command.app(), flags->settings, [flags] { return backends(*flags); }};
 }
 
 }  // namespace quire::cli

@@ -1,12 +1,12 @@
 // `quire bench device|attention|step`: this machine's ceilings, and how near the engine comes to them.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "attention/bench/bench.h"
 #include "cli/bench_shape.h"
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "cli/log.h"
 #include "engine/bench_step.h"
 #include "engine/parts.h"
@@ -212,53 +212,43 @@ Status step(const StepFlags& flags) {
 }  // namespace
 
 std::vector<Command> make_bench(CLI::App& root) {
-  CLI::App* group = root.add_subcommand("bench", "measure: device, attention, step");
-  group->require_subcommand(1);
+  Flags group(root, "bench", "measure: device, attention, step");
+  group.group();
 
   auto of_device = std::make_shared<DeviceFlags>();
-  CLI::App* device_app =
-      group->add_subcommand("device", "the ceilings of this machine: read, copy, matmul, launch");
-  device_app->add_flag("--json", of_device->json, "print one JSON object");
+  Flags device_command(group.app(), "device", "the ceilings of this machine: read, copy, matmul, launch");
+  device_command.json(&of_device->json);
   constexpr std::string_view kDevice[] = {"device", "threads"};
   add_engine_settings(*of_device->settings, &of_device->options, kDevice);
-  of_device->settings->attach(*device_app);
 
   auto of_attention = std::make_shared<AttentionFlags>();
-  CLI::App* attention_app = group->add_subcommand("attention", "check, then time backends on given shapes");
-  attention_app->add_option("--backend", of_attention->backend, "a row, or all (but the oracle)")
-      ->capture_default_str();
-  attention_app
-      ->add_option("--shape", of_attention->shapes,
-                   "heads=32/8,dim=128,batch=1,ctx=8192,q=1 (dim=192/128, dim=576/512 is latent); may repeat")
-      ->allow_extra_args(false);
-  attention_app->add_option("--page-sizes", of_attention->page_sizes, "one or more page sizes: 1,16,64")
-      ->delimiter(',');
-  attention_app->add_flag("--json", of_attention->json, "print one JSON object");
+  Flags attention_command(group.app(), "attention", "check, then time backends on given shapes");
+  attention_command.text("--backend", &of_attention->backend, "a row, or all (but the oracle)")
+      .texts("--shape", &of_attention->shapes,
+             "heads=32/8,dim=128,batch=1,ctx=8192,q=1 (dim=192/128, dim=576/512 is latent); may repeat")
+      .list("--page-sizes", &of_attention->page_sizes, "one or more page sizes: 1,16,64")
+      .json(&of_attention->json);
   constexpr std::string_view kAttention[] = {"device", "threads", "page-size", "kv-dtype"};
   add_engine_settings(*of_attention->settings, &of_attention->options, kAttention);
-  of_attention->settings->attach(*attention_app);
 
   auto of_step = std::make_shared<StepFlags>();
-  CLI::App* step_app = group->add_subcommand("step", "decode steps of a model at given batches and contexts");
-  step_app->add_option("MODEL", of_step->model, "a Hugging Face folder or a .gguf file")->required();
-  step_app->add_option("--batch", of_step->batches, "batch sizes: 1,8")->delimiter(',');
-  step_app->add_option("--context", of_step->contexts, "contexts in tokens: 128,4096")->delimiter(',');
-  step_app->add_option("--steps", of_step->steps, "steps measured; the median is reported")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
-  step_app->add_flag("--json", of_step->json, "print one JSON object");
+  Flags step_command(group.app(), "step", "decode steps of a model at given batches and contexts");
+  step_command.need("MODEL", &of_step->model, "a Hugging Face folder or a .gguf file")
+      .list("--batch", &of_step->batches, "batch sizes: 1,8")
+      .list("--context", &of_step->contexts, "contexts in tokens: 128,4096")
+      .number("--steps", &of_step->steps, 1, 4096, "steps measured; the median is reported")
+      .json(&of_step->json);
   add_engine_settings(*of_step->settings, &of_step->options, &of_step->explain);
-  of_step->settings->attach(*step_app);
 
-  return {{device_app, of_device->settings, [of_device] { return device(*of_device); }},
-          {attention_app, of_attention->settings,
+  return {{&device_command.app(), of_device->settings, [of_device] { return device(*of_device); }},
+          {&attention_command.app(), of_attention->settings,
            [of_attention] {
              AttentionFlags flags = *of_attention;
              if (flags.page_sizes.empty() && flags.options.page_size > 0)
                flags.page_sizes = {flags.options.page_size};
              return attention_bench(flags);
            }},
-          {step_app, of_step->settings, [of_step] { return step(*of_step); }}};
+          {&step_command.app(), of_step->settings, [of_step] { return step(*of_step); }}};
 }
 
 }  // namespace quire::cli

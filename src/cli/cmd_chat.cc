@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +13,7 @@
 
 #include "cli/answer_report.h"
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "cli/log.h"
 
 namespace quire::cli {
@@ -140,14 +140,12 @@ Status run_chat(const Chat& chat) {
 
 Command make_chat(CLI::App& root) {
   auto chat = std::make_shared<Chat>();
-  CLI::App* app =
-      root.add_subcommand("chat", "talk with the model (/reset, /save FILE, Ctrl-C stops an answer)");
-  app->add_option("MODEL", chat->model, "a Hugging Face folder or a .gguf file")->required();
-  app->add_option("--system", chat->system, "system message");
+  Flags command(root, "chat", "talk with the model (/reset, /save FILE, Ctrl-C stops an answer)");
+  command.need("MODEL", &chat->model, "a Hugging Face folder or a .gguf file");
+  command.text("--system", &chat->system, "system message");
   add_engine_settings(*chat->settings, &chat->options, &chat->explain);
   add_sampling_settings(*chat->settings, &chat->sampling);
-  chat->settings->attach(*app);
-  return {app, chat->settings, [chat] { return run_chat(*chat); }};
+  return {&command.app(), chat->settings, [chat] { return run_chat(*chat); }};
 }
 
 }  // namespace quire::cli

@@ -1,10 +1,10 @@
 // `quire config`: the effective values of all options and where each came from.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/flags.h"
 
 namespace quire::cli {
 
@@ -37,12 +37,11 @@ Status print_config(const Config& config) {
 
 Command make_config(CLI::App& root) {
   auto config = std::make_shared<Config>();
-  CLI::App* app = root.add_subcommand("config", "print the effective options and their origins");
-  app->add_flag("--json", config->json, "print one JSON object");
+  Flags command(root, "config", "print the effective options and their origins");
+  command.json(&config->json);
   add_engine_settings(*config->settings, &config->options, &config->explain);
   add_sampling_settings(*config->settings, &config->sampling);
-  config->settings->attach(*app);
-  return {app, config->settings, [config] { return print_config(*config); }};
+  return {&command.app(), config->settings, [config] { return print_config(*config); }};
 }
 
 }  // namespace quire::cli

@@ -1,10 +1,10 @@
 // `quire info`: what a model is and what running it would hold, before anything is allocated for it.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "cli/log.h"
 #include "engine/parts.h"
 
@@ -77,14 +77,11 @@ Status info(const InfoFlags& flags) {
 
 Command make_info(CLI::App& root) {
   auto flags = std::make_shared<InfoFlags>();
-  CLI::App* app = root.add_subcommand(
-      "info", "architecture, KV groups, sizes, and the memory ledger for the given limits");
-  app->add_option("MODEL", flags->model, "a Hugging Face folder (config.json is enough) or a .gguf file")
-      ->required();
-  app->add_flag("--json", flags->json, "print one JSON object");
+  Flags command(root, "info", "architecture, KV groups, sizes, and the memory ledger for the given limits");
+  command.need("MODEL", &flags->model, "a Hugging Face folder (config.json is enough) or a .gguf file");
+  command.json(&flags->json);
   add_engine_settings(*flags->settings, &flags->options, &flags->explain);
-  flags->settings->attach(*app);
-  return {app, flags->settings, [flags] { return info(*flags); }};
+  return {&command.app(), flags->settings, [flags] { return info(*flags); }};
 }
 
 }  // namespace quire::cli

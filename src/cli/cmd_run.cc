@@ -1,13 +1,13 @@
 // `quire run`: one prompt, or many as one continuous batch.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/answer_report.h"
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "cli/log.h"
 #include "cli/prompts_file.h"
 
@@ -152,23 +152,17 @@ Status run_command(Run& run) {
 
 Command make_run(CLI::App& root) {
   auto run = std::make_shared<Run>();
-  CLI::App* app = root.add_subcommand("run", "answer one prompt, or many as one batch");
-  app->add_option("MODEL", run->model, "a Hugging Face folder or a .gguf file")->required();
-  app->add_option("-p,--prompt", run->prompt, "the prompt")->each([run](const std::string&) {
-    run->has_prompt = true;
-  });
-  app->add_option("-f,--file", run->file, "read the prompt from a file (- or nothing: standard input)");
-  app->add_option("--ids", run->ids, "the prompt as token ids: 1,2,3")->each([run](const std::string&) {
-    run->has_ids = true;
-  });
-  app->add_option("--prompts", run->prompts,
-                  "many prompts, one JSON object a line; prints one JSON object a line");
-  app->add_flag("--chat", run->chat, "put the prompt into the model's chat template");
-  app->add_flag("--json", run->json, "print one JSON object instead of text");
+  Flags command(root, "run", "answer one prompt, or many as one batch");
+  command.need("MODEL", &run->model, "a Hugging Face folder or a .gguf file")
+      .text("-p,--prompt", &run->prompt, "the prompt", &run->has_prompt)
+      .text("-f,--file", &run->file, "read the prompt from a file (- or nothing: standard input)")
+      .text("--ids", &run->ids, "the prompt as token ids: 1,2,3", &run->has_ids)
+      .text("--prompts", &run->prompts, "many prompts, one JSON object a line; prints one JSON object a line")
+      .on("--chat", &run->chat, "put the prompt into the model's chat template")
+      .json(&run->json, "print one JSON object instead of text");
   add_engine_settings(*run->settings, &run->options, &run->explain);
   add_sampling_settings(*run->settings, &run->sampling);
-  run->settings->attach(*app);
-  return {app, run->settings, [run] { return run_command(*run); }};
+  return {&command.app(), run->settings, [run] { return run_command(*run); }};
 }
 
 }  // namespace quire::cli

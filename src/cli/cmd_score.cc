@@ -1,13 +1,14 @@
 // `quire score`: log-probabilities of given tokens.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "cli/log.h"
+#include "engine/limits.h"
 #include "session/text_model.h"
 
 namespace quire::cli {
@@ -115,19 +116,16 @@ Status score(const ScoreFlags& flags) {
 
 Command make_score(CLI::App& root) {
   auto flags = std::make_shared<ScoreFlags>();
-  CLI::App* app = root.add_subcommand("score", "log-probability of every token given those before");
-  app->add_option("MODEL", flags->model, "a Hugging Face folder or a .gguf file")->required();
-  app->add_option("--ids", flags->ids, "token ids: 1,2,3");
-  app->add_option("--ids-file", flags->ids_file, "a file of token ids (- is standard input)");
-  app->add_option("--text", flags->text, "text to tokenize and score")->each([flags](const std::string&) {
-    flags->has_text = true;
-  });
-  app->add_option("--top", flags->top, "also the N most likely tokens at every position")
-      ->check(CLI::Range(0, 1000));
-  app->add_flag("--json", flags->json, "print one JSON object");
+  Flags command(root, "score", "log-probability of every token given those before");
+  command.need("MODEL", &flags->model, "a Hugging Face folder or a .gguf file")
+      .text("--ids", &flags->ids, "token ids: 1,2,3")
+      .text("--ids-file", &flags->ids_file, "a file of token ids (- is standard input)")
+      .text("--text", &flags->text, "text to tokenize and score", &flags->has_text)
+      .number("--top", &flags->top, 0, engine::kMaxScoreTop,
+              "also the N most likely tokens at every position")
+      .json(&flags->json);
   add_engine_settings(*flags->settings, &flags->options, &flags->explain);
-  flags->settings->attach(*app);
-  return {app, flags->settings, [flags] { return score(*flags); }};
+  return {&command.app(), flags->settings, [flags] { return score(*flags); }};
 }
 
 }  // namespace quire::cli

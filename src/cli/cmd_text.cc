@@ -1,11 +1,11 @@
 // `quire tokenize`, `detokenize`, `render`: JSON lines in, JSON lines out. No weights are read.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
 
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "session/jsonl.h"
 #include "session/text_model.h"
 
@@ -66,10 +66,10 @@ Status render(const TextFlags& flags) {
 Command make(CLI::App& root, const char* name, const char* help, const char* model_help,
              Status (*run)(const TextFlags&)) {
   auto flags = std::make_shared<TextFlags>();
-  CLI::App* app = root.add_subcommand(name, help);
-  app->add_option("MODEL", flags->model, model_help)->required();
-  app->add_flag("--jsonl", flags->jsonl, "one JSON object a line from standard input, one a line out");
-  return {app, nullptr, [flags, run] { return run(*flags); }};
+  Flags command(root, name, help);
+  command.need("MODEL", &flags->model, model_help);
+  command.on("--jsonl", &flags->jsonl, "one JSON object a line from standard input, one a line out");
+  return {&command.app(), std::make_shared<Settings>(), [flags, run] { return run(*flags); }};
 }
 
 }  // namespace

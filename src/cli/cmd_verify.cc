@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "attention/conformance/driver.h"
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "engine/resolve.h"
 #include "platform/cpu/isa.h"
 
@@ -92,20 +92,15 @@ Status verify(const VerifyFlags& flags) {
 
 Command make_verify(CLI::App& root) {
   auto flags = std::make_shared<VerifyFlags>();
-  CLI::App* app =
-      root.add_subcommand("verify", "check every attention backend against the float64 oracle, here");
-  app->add_option("MODEL", flags->model, "only the rows that this model would use");
-  app->add_option("--backend", flags->backend, "one row only");
-  app->add_option("--seed", flags->seed, "of the cases")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app->add_option("--seconds", flags->seconds,
-                  "time for random cases beyond the covering arrays; 0: a fixed number")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 86400));
-  app->add_option("--fault", flags->fault, "plant a fault: verify must fail (an unknown name lists them)");
-  app->add_flag("--json", flags->json, "print one JSON object");
-  return {app, nullptr, [flags] { return verify(*flags); }};
+  Flags command(root, "verify", "check every attention backend against the float64 oracle, here");
+  command.text("MODEL", &flags->model, "only the rows that this model would use")
+      .text("--backend", &flags->backend, "one row only")
+      .number("--seed", &flags->seed, "of the cases")
+      .number("--seconds", &flags->seconds, 0, 86400,
+              "time for random cases beyond the covering arrays; 0: a fixed number")
+      .text("--fault", &flags->fault, "plant a fault: verify must fail (an unknown name lists them)")
+      .json(&flags->json);
+  return {&command.app(), std::make_shared<Settings>(), [flags] { return verify(*flags); }};
 }
 
 }  // namespace quire::cli

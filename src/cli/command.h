@@ -1,5 +1,5 @@
-// A command of the program: its flags on a CLI11 sub-command, and what it does. Each cmd_*.cc makes one or a
-// few; main.cc holds the list.
+// A command of the program: its arguments (flags.h), its settings, and what it does. Each cmd_*.cc makes one
+// or a few; main.cc holds the list.
 #pragma once
 
 #include <functional>
@@ -17,16 +17,9 @@ class App;
 
 namespace quire::cli {
 
-// Flags that every command has.
-struct Common {
-  std::string config_file;
-  std::string log_level = "warn";
-  std::string log_format = "text";
-};
-
 struct Command {
   CLI::App* app = nullptr;
-  std::shared_ptr<Settings> settings;  // applied before run; null: none
+  std::shared_ptr<Settings> settings;  // applied before run; main.cc adds those of every command
   std::function<Status()> run;         // an error ends the program with its code
 };
 

@@ -4,29 +4,34 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <array>
-
-#include "base/nearest.h"
 #include "engine/ledger.h"
 
 namespace quire::cli {
 
-Status set_up_log(const std::string& level, const std::string& format) {
-  static constexpr std::array<std::string_view, 5> kLevels = {"debug", "info", "warn", "error", "off"};
-  static constexpr std::array<std::string_view, 2> kFormats = {"text", "json"};
-  if (std::find(kLevels.begin(), kLevels.end(), level) == kLevels.end()) {
-    return bad_input(fmt::format("--log-level {} is unknown{}", level, did_you_mean(level, kLevels)));
-  }
-  if (std::find(kFormats.begin(), kFormats.end(), format) == kFormats.end()) {
-    return bad_input(fmt::format("--log-format {} is unknown{}", format, did_you_mean(format, kFormats)));
-  }
+void add_log_settings(Settings& settings, LogOptions* options) {
+  static constexpr std::string_view kLevels[] = {"debug", "info", "warn", "error", "off"};
+  static constexpr std::string_view kFormats[] = {"text", "json"};
+  const auto add = [&](const char* name, std::string* target, std::span<const std::string_view> legal,
+                       const char* help) {
+    settings.add({.name = name,
+                  .group = "Everywhere",
+                  .value_name = fmt::format("{}", fmt::join(legal, "|")),
+                  .help = help,
+                  .set = into(target, legal),
+                  .show = [target] { return *target; }});
+  };
+  add("log-level", &options->level, kLevels, "least level of what is logged");
+  add("log-format", &options->format, kFormats, "of log lines, to stderr");
+}
+
+void set_up_log(const LogOptions& options) {
   auto logger = std::make_shared<spdlog::logger>("quire", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_level(spdlog::level::from_str(level));
+  logger->set_level(spdlog::level::from_str(options.level));
   // Messages of ours hold no quotes or control characters, so the JSON pattern needs no escaping.
-  logger->set_pattern(format == "json" ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e","level":"%l","message":"%v"})"
-                                       : "%H:%M:%S.%e %l: %v");
+  logger->set_pattern(options.format == "json"
+                          ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e","level":"%l","message":"%v"})"
+                          : "%H:%M:%S.%e %l: %v");
   spdlog::set_default_logger(logger);
-  return {};
 }
 
 void log_engine(const EngineInfo& info, bool explain) {

@@ -4,12 +4,19 @@
 #include <span>
 #include <string>
 
+#include "cli/settings.h"
 #include "quire/engine.h"
 
 namespace quire::cli {
 
-// Levels: debug, info, warn, error, off.
-Status set_up_log(const std::string& level, const std::string& format);
+// How and how much to log; both are settings of every command.
+struct LogOptions {
+  std::string level = "warn";   // debug, info, warn, error, off
+  std::string format = "text";  // text, json
+};
+void add_log_settings(Settings& settings, LogOptions* options);
+// REQUIRES values that the settings took.
+void set_up_log(const LogOptions& options);
 
 // What an engine decided: notes at info; with `explain` also print_explanation().
 void log_engine(const EngineInfo& info, bool explain);

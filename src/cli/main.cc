@@ -4,10 +4,12 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <new>
+#include <span>
 #include <system_error>
 
 #include "base/nearest.h"
 #include "cli/command.h"
+#include "cli/environment.h"
 #include "cli/log.h"
 #include "cli/version.h"
 
@@ -48,24 +50,23 @@ int report_parse_error(const CLI::ParseError& error, const CLI::App& app) {
   return static_cast<int>(Code::bad_input);
 }
 
-void add_common(CLI::App& app, Common* common) {
-  app.add_option("--config", common->config_file, "file of options, key = value")->group("Everywhere");
-  app.add_option("--log-level", common->log_level, "debug|info|warn|error|off")
-      ->group("Everywhere")
-      ->capture_default_str();
-  app.add_option("--log-format", common->log_format, "text|json, to stderr")
-      ->group("Everywhere")
-      ->capture_default_str();
+// What every command has.
+struct Common {
+  std::string config_file;
+  LogOptions log;
+};
+
+void add_common(const Command& command, Common* common) {
+  command.app->add_option("--config", common->config_file, "file of options, key = value")
+      ->group("Everywhere");
+  add_log_settings(*command.settings, &common->log);
+  command.settings->attach(*command.app);
 }
 
-Status run_command(const Command& command, const Common& common) {
-  QUIRE_TRY_STATUS(set_up_log(common.log_level, common.log_format));
-  if (command.settings) {
-    QUIRE_TRY_STATUS(command.settings->apply(common.config_file));
-  } else if (!common.config_file.empty()) {
-    return bad_input(fmt::format("--config: the command {} has no options that a file could set",
-                                 command.app->get_name()));
-  }
+Status run_command(const Command& command, const Common& common, std::span<const Command> all) {
+  QUIRE_TRY_STATUS(command.settings->apply(common.config_file));
+  set_up_log(common.log);
+  QUIRE_TRY_STATUS(check_environment(all));
   QUIRE_TRY_STATUS(command.run());
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     return no_resources("standard output cannot be written, so the answer is not whole");
@@ -74,9 +75,9 @@ Status run_command(const Command& command, const Common& common) {
 }
 
 // The libraries below tell of a full machine or disk by throwing.
-Status run_guarded(const Command& command, const Common& common) {
+Status run_guarded(const Command& command, const Common& common, std::span<const Command> all) {
   try {
-    return run_command(command, common);
+    return run_command(command, common, all);
   } catch (const std::bad_alloc&) {
     return no_resources("memory ran out: use a smaller --kv-memory, or raise this process's limits");
   } catch (const std::system_error& error) {
@@ -107,7 +108,7 @@ int main(int argc, char** argv) {
   root.add_flag("--json", version_json, "with --version: as JSON");
   Common common;
   const std::vector<Command> commands = all_commands(root);
-  for (const Command& command : commands) add_common(*command.app, &common);
+  for (const Command& command : commands) add_common(command, &common);
   try {
     root.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
@@ -121,7 +122,7 @@ int main(int argc, char** argv) {
   }
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;
-    const Status status = run_guarded(command, common);
+    const Status status = run_guarded(command, common, commands);
     return status.ok() ? 0 : report(status.error());
   }
   fmt::print("{}", named_app(root).help());

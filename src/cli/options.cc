@@ -120,9 +120,9 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
        .show = [o] { return show_int(o->kv_memory_bytes); }});
   add({.name = "kv-scale",
        .group = group,
-       .value_name = "X",
-       .help = "one scale for all fp8 KV; default: per token and head",
-       .set = into(&o->kv_scale, 1e-30, 1e30),
+       .value_name = "X|auto",
+       .help = "one scale for all fp8 KV; auto: per token and head",
+       .set = into_auto(&o->kv_scale, 1e-30, 1e30),
        .show = [o] { return o->kv_scale == 0 ? std::string("auto") : show_float(o->kv_scale); }});
   number("max-running", "sequences that run together", &o->max_running, 1 << 20);
   number("max-context", "tokens of prompt and answer; auto is the model's", &o->max_context, 1 << 30);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -15,13 +16,6 @@ namespace quire::cli {
 
 namespace {
 
-std::string environment_name(const std::string& name) {
-  std::string variable = "QUIRE_";
-  for (const char c : name)
-    variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return variable;
-}
-
 template <class Number>
 bool parse_number(const std::string& text, Number* value) {
   const char* end = text.data() + text.size();
@@ -30,6 +24,13 @@ bool parse_number(const std::string& text, Number* value) {
 }
 
 }  // namespace
+
+std::string environment_name(std::string_view name) {
+  std::string variable = "QUIRE_";
+  for (const char c : name)
+    variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return variable;
+}
 
 std::string_view to_string(Origin origin) {
   switch (origin) {
@@ -138,6 +139,15 @@ std::function<Status(const std::string&)> into(std::string* target) {
   };
 }
 
+std::function<Status(const std::string&)> into(std::string* target, std::span<const std::string_view> legal) {
+  return [=](const std::string& text) -> Status {
+    if (std::find(legal.begin(), legal.end(), text) == legal.end())
+      return bad_input("unknown" + did_you_mean(text, legal));
+    *target = text;
+    return {};
+  };
+}
+
 std::function<Status(const std::string&)> into(std::int32_t* target, std::int64_t low, std::int64_t high) {
   return [=](const std::string& text) -> Status {
     std::int64_t value = 0;
@@ -173,6 +183,17 @@ std::function<Status(const std::string&)> into(float* target, double low, double
     if (value < low || value > high) return bad_input(fmt::format("outside {}..{}", low, high));
     *target = static_cast<float>(value);
     return {};
+  };
+}
+
+std::function<Status(const std::string&)> into_auto(float* target, double low, double high) {
+  return [target, number = into(target, low, high)](const std::string& text) -> Status {
+    if (text == "auto") {
+      *target = 0;
+      return {};
+    }
+    const Status status = number(text);
+    return status.ok() ? status : bad_input(status.error().message + ", and not auto");
   };
 }
 

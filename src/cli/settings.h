@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,8 @@ namespace quire::cli {
 
 enum class Origin { standard, file, environment, flag };
 std::string_view to_string(Origin origin);  // "default", "file", "environment", "flag"
+
+std::string environment_name(std::string_view name);  // "QUIRE_PAGE_SIZE" of "page-size"
 
 struct Setting {
   std::string name;        // "page-size": the flag without its dashes
@@ -50,11 +53,14 @@ class Settings {
 
 // Parsers for the usual kinds; each stores through the pointer, which outlives the setting.
 std::function<Status(const std::string&)> into(std::string* target);
+// One of `legal`, which outlives the setting.
+std::function<Status(const std::string&)> into(std::string* target, std::span<const std::string_view> legal);
 std::function<Status(const std::string&)> into(std::int32_t* target, std::int64_t low, std::int64_t high);
 // 1..high, or auto, which is stored as 0.
 std::function<Status(const std::string&)> into_auto(std::int32_t* target, std::int64_t high);
 std::function<Status(const std::string&)> into(std::uint64_t* target);
 std::function<Status(const std::string&)> into(float* target, double low, double high);
+std::function<Status(const std::string&)> into_auto(float* target, double low, double high);  // auto: 0
 std::function<Status(const std::string&)> into_switch(bool* target);         // on/off, true/false, 1/0
 std::function<Status(const std::string&)> into_bytes(std::int64_t* target);  // 512M, 2GiB, auto
 

@@ -1,0 +1,54 @@
+#include "cli/flags.h"
+
+#include <CLI/CLI.hpp>
+
+namespace quire::cli {
+
+Flags::Flags(CLI::App& parent, const char* name, const char* help)
+    : app_(parent.add_subcommand(name, help)) {}
+
+Flags& Flags::need(const char* name, std::string* target, const char* help) {
+  app_->add_option(name, *target, help)->required();
+  return *this;
+}
+
+Flags& Flags::text(const char* name, std::string* target, const char* help, bool* given) {
+  CLI::Option* option = app_->add_option(name, *target, help);
+  if (!target->empty()) option->capture_default_str();
+  if (given != nullptr) option->each([given](const std::string&) { *given = true; });
+  return *this;
+}
+
+Flags& Flags::on(const char* name, bool* target, const char* help) {
+  app_->add_flag(name, *target, help);
+  return *this;
+}
+
+Flags& Flags::json(bool* target, const char* help) { return on("--json", target, help); }
+
+Flags& Flags::number(const char* name, int* target, int low, int high, const char* help) {
+  app_->add_option(name, *target, help)->check(CLI::Range(low, high))->capture_default_str();
+  return *this;
+}
+
+Flags& Flags::number(const char* name, std::uint64_t* target, const char* help) {
+  app_->add_option(name, *target, help)->check(CLI::NonNegativeNumber)->capture_default_str();
+  return *this;
+}
+
+Flags& Flags::list(const char* name, std::vector<int>* target, const char* help) {
+  app_->add_option(name, *target, help)->delimiter(',');
+  return *this;
+}
+
+Flags& Flags::texts(const char* name, std::vector<std::string>* target, const char* help) {
+  app_->add_option(name, *target, help)->allow_extra_args(false);
+  return *this;
+}
+
+Flags& Flags::group() {
+  app_->require_subcommand(1);
+  return *this;
+}
+
+}  // namespace quire::cli
