@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "QUIRE_";
 // Read by other parts of the program, by the tests and by scripts.
-constexpr std::string_view kOthers[] = {"QUIRE_CPU_ISA", "QUIRE_FUZZ_SECONDS", "QUIRE_GOLDEN_DIR"};
+constexpr std::string_view kOthers[] = {"QUIRE_CPU_ISA", "QUIRE_FUZZ_SECONDS", "QUIRE_GOLDEN_DIR",
+                                        "QUIRE_GOLDEN_FULL"};
 
 // A letter or two away, in a name of three times as many letters at least.
 bool is_slip(std::string_view name, std::string_view legal) {
