@@ -69,6 +69,7 @@ struct LedgerLine {
   std::string owner;
   std::int64_t bytes = 0;
   bool mapped = false;  // file pages, shared and reclaimable
+  bool host = false;    // page-locked host memory beside a device with memory of its own
 };
 
 struct CallInfo {

@@ -39,7 +39,8 @@ Json to_json(const engine::EngineSurvey& survey) {
   }
   json["ledger"] = Json::array();
   for (const LedgerLine& line : survey.ledger.lines()) {
-    json["ledger"].push_back({{"owner", line.owner}, {"bytes", line.bytes}, {"mapped", line.mapped}});
+    json["ledger"].push_back(
+        {{"owner", line.owner}, {"bytes", line.bytes}, {"mapped", line.mapped}, {"host", line.host}});
   }
   json["kv_capacity_tokens"] = survey.kv.capacity_tokens;
   json["page_size"] = survey.spec.page_size();

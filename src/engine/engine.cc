@@ -37,6 +37,7 @@ bool EngineImpl::step(std::vector<Output>& outputs) {
 void EngineImpl::launch(const scheduler::StepPlan& plan) {
   Flight& flight = flights_[plan.step & 1];
   check_step(plan);
+  parts_->stream->begin_span();
   poison_freed();
   upload_step(plan, *parts_, requests_, flight);
   const bool pretend = pretend_prefill_ && plan.extend_rows > 0;
@@ -52,6 +53,7 @@ void EngineImpl::launch(const scheduler::StepPlan& plan) {
                          flight.launch.decode_rows + flight.launch.extend_rows},
                         *parts_->stream);
   enqueue_copy_back(flight);
+  parts_->stream->end_span();
   parts_->stream->record(*parts_->events[plan.step & 1]);
   ++stats_.steps;
 }

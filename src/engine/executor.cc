@@ -1,6 +1,8 @@
 #include "engine/executor.h"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "base/check.h"
 
@@ -8,12 +10,16 @@ namespace quire::engine {
 
 Executor::Executor(const Parts& parts)
     : parts_(parts),
-      buckets_(buckets_of(parts.buffers.limits().max_batch)),
+      buckets_(buckets_of(parts.buffers.limits().max_batch, parts.host_memory)),
       inputs_(static_cast<std::size_t>(parts.buffers.limits().groups)) {}
 
-std::vector<std::int32_t> Executor::buckets_of(std::int32_t max_batch) {
+std::vector<std::int32_t> Executor::buckets_of(std::int32_t max_batch, bool host_memory) {
   std::vector<std::int32_t> buckets;
-  for (std::int32_t rows = 1; rows < max_batch; rows *= 2) buckets.push_back(rows);
+  std::int32_t rows = 1;
+  while (rows < max_batch) {
+    buckets.push_back(rows);
+    rows += host_memory || rows < 8 ? rows : std::max(8, rows / 4 / 8 * 8);
+  }
   buckets.push_back(max_batch);
   return buckets;
 }
@@ -24,20 +30,45 @@ std::int32_t Executor::bucket(std::int32_t rows) const {
   return *at;
 }
 
-void Executor::record() {
-  for (const std::int32_t rows : buckets_) {
-    parts_.stream.begin_capture();
-    enqueue(StepLaunch{.decode_rows = rows, .total_q = rows, .logit_rows = rows});
-    graphs_.push_back(parts_.stream.end_capture());
+// The step's inputs as if no sequence lived: every row is padding.
+void Executor::upload_padding() {
+  Upload& host = parts_.buffers.host_upload(0);
+  *host.delta_count = 0;
+  for (std::int32_t r = 0; r < buckets_.back(); ++r) {
+    host.rows[r] = {0, 1, r, -1};
+    host.logit_row[r] = -1;
+    host.logit_hidden[r] = r;
   }
+  const auto* begin = reinterpret_cast<const char*>(host.delta_count);
+  parts_.stream.copy(parts_.buffers.upload.delta_count, begin,
+                     reinterpret_cast<const char*>(host.logit_hidden + buckets_.back()) - begin);
+}
+
+std::size_t Executor::record(double seconds) {
+  const auto begin = std::chrono::steady_clock::now();
+  if (!parts_.host_memory) upload_padding();
+  for (const std::int32_t rows : buckets_) {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+    if (spent.count() > seconds) break;
+    const StepLaunch launch{.decode_rows = rows, .total_q = rows, .logit_rows = rows};
+    if (!parts_.host_memory) enqueue(launch, nullptr);
+    auto recording = std::make_unique<Recording>(parts_.stream);
+    recording->begin();
+    enqueue(launch, recording.get());
+    recording->end();
+    recordings_.push_back(std::move(recording));
+  }
+  return recordings_.size();
 }
 
 bool Executor::forward(const StepLaunch& launch) {
-  if (launch.extend_rows > 0 || graphs_.empty()) return enqueue(launch), false;
+  if (launch.extend_rows > 0 || recordings_.empty()) return enqueue(launch, nullptr), false;
   const auto at = std::lower_bound(buckets_.begin(), buckets_.end(), launch.decode_rows);
   QUIRE_CHECK(at != buckets_.end() && *at == launch.decode_rows && launch.logit_rows == launch.decode_rows,
               "decode rows={} logit rows={} is no bucket", launch.decode_rows, launch.logit_rows);
-  parts_.stream.launch(*graphs_[static_cast<std::size_t>(at - buckets_.begin())]);
+  const auto index = static_cast<std::size_t>(at - buckets_.begin());
+  if (index >= recordings_.size()) return enqueue(launch, nullptr), false;
+  recordings_[index]->replay();
   return true;
 }
 
@@ -61,7 +92,7 @@ void Executor::begin(const StepLaunch& launch) {
   parts_.ops.begin_step(args, parts_.stream);
 }
 
-void Executor::enqueue(const StepLaunch& launch) {
+void Executor::enqueue(const StepLaunch& launch, model::Recorder* recorder) {
   StepBuffers& buffers = parts_.buffers;
   const StepLimits& limits = buffers.limits();
   begin(launch);
@@ -95,16 +126,16 @@ void Executor::enqueue(const StepLaunch& launch) {
   step.extend_prefix = launch.extend_prefix;
   step.extend_q_len = launch.extend_q_len;
   const TensorView hidden = buffers.hidden.rows_slice(0, launch.total_q);
-  parts_.model.forward(context(), step, hidden);
+  parts_.model.forward(context(recorder), step, hidden);
   if (launch.logit_rows == 0) return;
   const TensorView input = buffers.logit_input.rows_slice(0, launch.logit_rows);
   parts_.ops.gather_rows({.x = hidden, .index = buffers.upload.logit_hidden, .y = input}, parts_.stream);
-  parts_.model.logits(context(), input, buffers.logits.rows_slice(0, launch.logit_rows));
+  parts_.model.logits(context(recorder), input, buffers.logits.rows_slice(0, launch.logit_rows));
 }
 
 void Executor::logits_of(std::int32_t begin_row, std::int32_t rows) {
   StepBuffers& buffers = parts_.buffers;
-  parts_.model.logits(context(), buffers.hidden.rows_slice(begin_row, rows),
+  parts_.model.logits(context(nullptr), buffers.hidden.rows_slice(begin_row, rows),
                       buffers.logits.rows_slice(0, rows));
 }
 

@@ -1,7 +1,7 @@
 // Executor: puts one step on the stream. A step without extend rows is a decode step: its row count is
 // rounded up to a bucket, and the work from begin_step to the logits is recorded once per bucket and
-// replayed. Steps with extend rows, and every step when graphs are off, call the same function eagerly: at
-// the same bucket the bits are the same.
+// replayed (recording.h). Steps with extend rows, buckets without a recording, and every step when graphs are
+// off call the same function eagerly: at the same bucket the bits are the same.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/recording.h"
 #include "engine/step_buffers.h"
 #include "model/model.h"
 #include "ops/ops.h"
@@ -37,14 +38,19 @@ class Executor {
     platform::Stream& stream;
     std::span<const model::BoundCall> calls;
     std::int32_t padded_kv_len = 0;
+    bool host_memory = true;  // DeviceInfo
   };
   explicit Executor(const Parts& parts);
 
-  // 1, 2, 4, ... and max_batch itself, ascending.
-  static std::vector<std::int32_t> buckets_of(std::int32_t max_batch);
+  // 1, 2, 4, ... and max_batch itself, ascending; on a device of its own memory finer from 8 on, where a
+  // padded row costs time and a recording costs little.
+  static std::vector<std::int32_t> buckets_of(std::int32_t max_batch, bool host_memory);
   std::int32_t bucket(std::int32_t rows) const;
-  // Records every bucket; nothing runs. Afterwards forward() replays decode steps.
-  void record();
+  // Records the buckets, the smallest first, until `seconds` have passed; returns how many there are.
+  // Afterwards forward() replays decode steps. A device of its own memory runs every bucket once before, with
+  // padding rows only: what libraries and kernels set up when first used is no part of a recording.
+  std::size_t record(double seconds);
+  std::size_t buckets() const { return buckets_.size(); }
 
   // Enqueues a step up to its logits. True when it was a replay.
   bool forward(const StepLaunch& launch);
@@ -54,14 +60,17 @@ class Executor {
   void logits_of(std::int32_t begin, std::int32_t rows);
 
  private:
-  void enqueue(const StepLaunch& launch);
+  void enqueue(const StepLaunch& launch, model::Recorder* recorder);
   void begin(const StepLaunch& launch);
-  model::StepContext context() { return {parts_.stream, parts_.ops, parts_.calls}; }
+  void upload_padding();
+  model::StepContext context(model::Recorder* recorder) {
+    return {parts_.stream, parts_.ops, parts_.calls, recorder};
+  }
 
   Parts parts_;
   std::vector<std::int32_t> buckets_;
-  std::vector<std::unique_ptr<platform::Graph>> graphs_;  // per bucket; empty: eager
-  std::vector<model::GroupInputs> inputs_;                // per group, reused
+  std::vector<std::unique_ptr<Recording>> recordings_;  // of the first buckets
+  std::vector<model::GroupInputs> inputs_;              // per group, reused
 };
 
 }  // namespace quire::engine

@@ -69,6 +69,10 @@ Status cut(const EngineSpec& spec, std::int64_t arena_bytes, KvPlan& plan) {
   return {};
 }
 
+double auto_share(const EngineSpec& spec) {
+  return spec.platform == platform::Kind::cpu ? kAutoKvShareCpu : kAutoKvShareGpu;
+}
+
 // What the limits can use, in slabs of the present cut.
 struct Want {
   std::int64_t all = 0;  // every running sequence at its longest
@@ -81,8 +85,9 @@ Want want_of(const EngineSpec& spec, const KvPlan& plan) {
   const auto slabs = [&](std::int64_t sequences) {
     return plan.slabs.slabs_for(pages_of(plan, sequences, spec.max_context, spec.chunk_tokens));
   };
-  return {slabs(spec.max_running), slabs(1),
-          (kAutoKvBytes + plan.slabs.slab_bytes - 1) / plan.slabs.slab_bytes};
+  const std::int64_t all = slabs(spec.max_running);
+  if (spec.platform != platform::Kind::cpu) return {all, slabs(1), all};
+  return {all, slabs(1), (kAutoKvBytes + plan.slabs.slab_bytes - 1) / plan.slabs.slab_bytes};
 }
 
 // Slabs for `most` bytes of KV memory when the user did not say. Cut twice: the slab size follows the
@@ -93,7 +98,8 @@ Status close_auto(const EngineSpec& spec, std::int64_t most, KvPlan& plan) {
   QUIRE_TRY_STATUS(cut(spec, bytes, plan));
   const Want want = want_of(spec, plan);
   plan.slab_count = std::min(want.slabs(), most / plan.slabs.slab_bytes);
-  plan.because = plan.slab_count < want.slabs() ? std::string("half of the memory that is left")
+  plan.because = plan.slab_count < want.slabs()
+                     ? fmt::format("{:.0f} % of the memory that is left", 100 * auto_share(spec))
                  : plan.slab_count == want.all
                      ? fmt::format("{} sequences of {} tokens", spec.max_running, spec.max_context)
                  : plan.slab_count == want.one
@@ -108,7 +114,7 @@ Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available) {
   KvPlan plan;
   for (const model::KvGroup& group : spec.groups)
     plan.rules.push_back({keep_of(group.mask), group.mask_width, spec.page_size()});
-  const double share = kAutoKvShare * static_cast<double>(std::max<std::int64_t>(available, 0));
+  const double share = auto_share(spec) * static_cast<double>(std::max<std::int64_t>(available, 0));
   const std::int64_t most =
       spec.kv_memory_bytes > 0 ? spec.kv_memory_bytes : static_cast<std::int64_t>(share);
   if (spec.kv_memory_bytes > 0) {

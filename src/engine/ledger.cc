@@ -20,6 +20,11 @@ void Ledger::add_mapped(std::string owner, std::int64_t bytes) {
   if (bytes > 0) lines_.back().mapped = true;
 }
 
+void Ledger::add_host(std::string owner, std::int64_t bytes) {
+  add(std::move(owner), bytes);
+  if (bytes > 0) lines_.back().host = true;
+}
+
 std::int64_t Ledger::bytes_of(std::string_view owner) const {
   for (const LedgerLine& line : lines_)
     if (line.owner == owner) return line.bytes;
@@ -28,7 +33,7 @@ std::int64_t Ledger::bytes_of(std::string_view owner) const {
 
 std::int64_t Ledger::private_bytes() const {
   std::int64_t sum = 0;
-  for (const LedgerLine& line : lines_) sum += line.mapped ? 0 : line.bytes;
+  for (const LedgerLine& line : lines_) sum += line.mapped || line.host ? 0 : line.bytes;
   return sum;
 }
 
@@ -54,7 +59,9 @@ std::string to_string(std::span<const LedgerLine> ledger) {
   std::string text;
   for (const LedgerLine& line : lines) {
     text += fmt::format("  {:>10}  {}{}\n", bytes_to_string(line.bytes), line.owner,
-                        line.mapped ? " (file)" : "");
+                        line.mapped ? " (file)"
+                        : line.host ? " (host memory)"
+                                    : "");
     sum += line.bytes;
   }
   return text + fmt::format("  {:>10}  in all\n", bytes_to_string(sum));

@@ -18,9 +18,11 @@ class Ledger {
   // Lines of zero bytes are left out. REQUIRES bytes >= 0 and an owner not yet listed.
   void add(std::string owner, std::int64_t bytes);
   void add_mapped(std::string owner, std::int64_t bytes);
+  // Host memory of a run whose device has its own: listed, and not part of what the device must hold.
+  void add_host(std::string owner, std::int64_t bytes);
   // Zero when there is no such line.
   std::int64_t bytes_of(std::string_view owner) const;
-  std::int64_t private_bytes() const;  // everything but file pages
+  std::int64_t private_bytes() const;  // what the device must hold: everything but file pages and host memory
   std::int64_t total_bytes() const;
   const std::vector<LedgerLine>& lines() const { return lines_; }
   // no_resources, with all lines, when the private bytes are over `available`.

@@ -18,9 +18,13 @@ inline constexpr std::int32_t kAutoRunningCpu = 16;
 inline constexpr std::int32_t kAutoRunningGpu = 256;
 inline constexpr std::int32_t kAutoChunkCpu = 512;
 inline constexpr std::int32_t kAutoChunkGpu = 2048;
-// KV memory by itself takes at most half of what is left, and not over this unless one sequence of the
-// longest context needs it: a short run on a big machine should not claim what it cannot use.
+// KV memory by itself: on the CPU at most half of what is left, and not over this unless one sequence of the
+// longest context needs it (a short run on a big machine should not claim what it cannot use); a GPU is the
+// engine's own, so there it may take what the limits can use of nearly all that is left.
 inline constexpr std::int64_t kAutoKvBytes = std::int64_t{1} << 30;
-inline constexpr double kAutoKvShare = 0.5;
+inline constexpr double kAutoKvShareCpu = 0.5;
+inline constexpr double kAutoKvShareGpu = 0.9;
+// Recording decode steps at start ends after so long; batches without a recording run eagerly.
+inline constexpr double kRecordSeconds = 2.0;
 
 }  // namespace quire::engine

@@ -12,9 +12,10 @@
 namespace quire::engine {
 namespace {
 
-// A recorded operation: its closure and the graph's own header. Arguments of the largest ops are some 600
-// bytes.
+// A recorded operation. On the CPU: its closure and the graph's own header; arguments of the largest ops are
+// some 600 bytes. On a GPU: what the driver keeps of a kernel and its arguments on the device.
 constexpr std::int64_t kGraphNodeBytes = 640;
+constexpr std::int64_t kGpuGraphNodeBytes = 4096;
 constexpr std::int64_t kGraphNodesPerLayer = 14;
 constexpr std::int64_t kGraphNodesPerStep = 24;
 constexpr std::int64_t kKvScaleBytes = 2 * sizeof(float);  // of K and of V, for KvScaleKind::tensor
@@ -29,7 +30,7 @@ class Assembler {
     if (!parts_->spec.dummy && !parts_->checkpoint->has_weights())
       return bad_input(fmt::format(
           "{} has no weight files: use --load-format dummy to run it with random weights", path_));
-    QUIRE_TRY_STATUS(list({.dummy = parts_->spec.dummy}));
+    QUIRE_TRY_STATUS(list(load_options(parts_->spec.dummy)));
     QUIRE_TRY_STATUS(parts_->ledger.check(parts_->device->memory().available_bytes));
     QUIRE_TRY_STATUS(load());
     QUIRE_TRY_STATUS(allocate());
@@ -40,7 +41,7 @@ class Assembler {
   Result<EngineSurvey> survey() {
     QUIRE_TRY_STATUS(decide());
     // A config alone is surveyed as what dummy weights would hold.
-    QUIRE_TRY_STATUS(list({.dummy = parts_->spec.dummy || !parts_->checkpoint->has_weights()}));
+    QUIRE_TRY_STATUS(list(load_options(parts_->spec.dummy || !parts_->checkpoint->has_weights())));
     return EngineSurvey{.architecture = model_spec_.architecture,
                         .layers = static_cast<std::int32_t>(model_spec_.layers.size()),
                         .parameters = weights_.parameters,
@@ -69,6 +70,10 @@ class Assembler {
             parts_->spec.compute};
   }
   StepLimits step_limits() const;
+  bool host_memory() const { return parts_->device->info().host_memory; }
+  model::LoadOptions load_options(bool dummy) const {
+    return {.dummy = dummy, .apart = !host_memory(), .matrices = parts_->spec.compute};
+  }
 
   const std::string& path_;
   const Options& options_;
@@ -107,17 +112,15 @@ Status Assembler::check_ops() {
   for (const attention::Pick& pick : spec.selection.picks) {
     const bool decode = pick.call.problem.phase == attention::Phase::decode;
     if (!decode || pick.backend->caps.capture != attention::Capture::no || !spec.graphs) continue;
-    spec.graphs = false;
-    spec.trace.push_back(
-        fmt::format("decode graphs off: {} of {} cannot be recorded", pick.backend->name, pick.call.name));
+    spec.trace.push_back(fmt::format("decode graphs in pieces: {} of {} cannot be recorded",
+                                     pick.backend->name, pick.call.name));
   }
   return {};
 }
 
 Status Assembler::load() {
-  const model::LoadOptions load{.dummy = parts_->spec.dummy};
-  QUIRE_TRY(model, model::load_model(model_spec_, *parts_->checkpoint, *parts_->ops, *parts_->device, load,
-                                     parts_->spec.level));
+  QUIRE_TRY(model, model::load_model(model_spec_, *parts_->checkpoint, *parts_->ops, *parts_->device,
+                                     load_options(parts_->spec.dummy), parts_->spec.level));
   parts_->model = std::move(model);
   return {};
 }
@@ -167,17 +170,18 @@ Status Assembler::list(const model::LoadOptions& load) {
       model::outline_model(model_spec_, *parts_->device, spec.level);
   ledger.add("operations' workspace", parts_->ops->workspace_bytes(ops_limits()));
   ledger.add("activations", outline->activation_bytes(model_limits()));
-  StepBuffers::plan(step_limits(), ledger);
+  StepBuffers::plan(step_limits(), host_memory(), ledger);
   for (const attention::Pick& pick : spec.selection.picks) {
     parts_->attentions.push_back(pick.backend->make(pick.call.problem, *parts_->device));
     ledger.add(fmt::format("attention plan {}", pick.call.name),
                parts_->attentions.back()->workspace_bytes(attention_limits(pick)));
   }
   if (spec.graphs) {
-    const auto buckets = static_cast<std::int64_t>(Executor::buckets_of(spec.max_running).size());
+    const auto buckets =
+        static_cast<std::int64_t>(Executor::buckets_of(spec.max_running, host_memory()).size());
     const auto layers = static_cast<std::int64_t>(model_spec_.layers.size());
-    ledger.add("decode graphs",
-               buckets * (layers * kGraphNodesPerLayer + kGraphNodesPerStep) * kGraphNodeBytes);
+    ledger.add("decode graphs", buckets * (layers * kGraphNodesPerLayer + kGraphNodesPerStep) *
+                                    (host_memory() ? kGraphNodeBytes : kGpuGraphNodeBytes));
   }
   ledger.add("KV scales", kKvScaleBytes);
   QUIRE_TRY(kv, plan_kv(spec, parts_->device->memory().available_bytes - ledger.private_bytes()));
@@ -213,7 +217,10 @@ Status Assembler::allocate() {
     const std::int64_t bytes = parts.attentions[c]->workspace_bytes(attention_limits(pick));
     QUIRE_TRY(memory, take(bytes, fmt::format("attention plan {}", pick.call.name)));
     parts.plan_memory.push_back(std::move(memory));
-    parts.calls.push_back({pick.call.name, parts.attentions[c].get(), {parts.plan_memory[c]->data(), bytes}});
+    parts.calls.push_back({pick.call.name,
+                           parts.attentions[c].get(),
+                           {parts.plan_memory[c]->data(), bytes},
+                           pick.backend->caps.capture != attention::Capture::no});
   }
   QUIRE_TRY(buffers, StepBuffers::make(step_limits(), *parts.device));
   parts.buffers = std::move(buffers);
@@ -250,9 +257,16 @@ Status Assembler::bind() {
   std::int32_t padded_kv_len = 0;
   for (const attention::Pick& pick : parts.spec.selection.picks)
     padded_kv_len = std::max(padded_kv_len, pick.backend->caps.padded_row_len);
-  parts.executor = std::make_unique<Executor>(
-      Executor::Parts{*parts.buffers, *parts.model, *parts.ops, *parts.stream, parts.calls, padded_kv_len});
-  if (parts.spec.graphs) parts.executor->record();
+  parts.executor = std::make_unique<Executor>(Executor::Parts{
+      *parts.buffers, *parts.model, *parts.ops, *parts.stream, parts.calls, padded_kv_len, host_memory()});
+  if (parts.spec.graphs) {
+    const std::size_t recorded = parts.executor->record(kRecordSeconds);
+    if (recorded < parts.executor->buckets())
+      parts.notes.push_back(
+          fmt::format("{} of {} batch sizes are recorded, the smallest, within {} s; others run "
+                      "eagerly",
+                      recorded, parts.executor->buckets(), kRecordSeconds));
+  }
   parts.stream->synchronize();
   return {};
 }

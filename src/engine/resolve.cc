@@ -83,6 +83,9 @@ Status Resolver::check_names() const {
     return unknown("compute type", "dtype", options_.dtype, kDTypeNames);
   if (cpu() && options_.dtype != "auto" && options_.dtype != "f32")
     return bad_input(fmt::format("the CPU computes in f32, not {}: use --dtype f32", options_.dtype));
+  if (!cpu() && options_.dtype != "auto" && options_.dtype != "bf16")
+    return bad_input(fmt::format(
+        "the GPU's operations of this build compute in bf16, not {}: use --dtype bf16", options_.dtype));
   if (!one_of(options_.kv_dtype, kKvNames))
     return unknown("KV type", "kv-dtype", options_.kv_dtype, kKvNames);
   if (!options_.deterministic.empty() && !one_of(options_.deterministic, kLevelNames))
@@ -139,12 +142,14 @@ Status Resolver::limits() {
   QUIRE_TRY_STATUS(check_range("page size", "page-size", options_.page_size, attention::kMaxPageSize));
   QUIRE_TRY_STATUS(check_range("running sequences", "max-running", options_.max_running, kMaxRunning));
   QUIRE_TRY_STATUS(check_range("chunk tokens", "chunk-tokens", options_.chunk_tokens, kMaxChunkTokens));
-  QUIRE_TRY(threads, plan_threads(options_, device_.cores));
+  QUIRE_TRY(threads, plan_threads(options_, cpu() ? device_.cores : 1));
   QUIRE_TRY_STATUS(context());
   spec_.platform = device_.kind;
   spec_.threads = threads;
   because("compute threads {}: {}", threads.compute,
-          options_.threads > 0 ? "asked for" : "the hardware threads this process may use");
+          options_.threads > 0 ? "asked for"
+          : cpu()              ? "the hardware threads this process may use"
+                               : "the GPU computes");
   spec_.max_running = options_.max_running > 0 ? options_.max_running
                       : cpu()                  ? kAutoRunningCpu
                                                : kAutoRunningGpu;
@@ -170,22 +175,25 @@ Status Resolver::level() {
     spec_.required = static_cast<Determinism>(at - kLevelNames.begin());
     spec_.level = spec_.required;
     because("determinism at least {}: asked for", *at);
-    return {};
+  } else {
+    spec_.level = cpu() ? Determinism::schedule_invariant : Determinism::run_to_run;
+    because("determinism {} where rows and ops allow it: the platform's default",
+            kLevelNames[static_cast<std::size_t>(spec_.level)]);
   }
-  spec_.level = cpu() ? Determinism::schedule_invariant : Determinism::run_to_run;
-  because("determinism {} where rows and ops allow it: the platform's default",
-          kLevelNames[static_cast<std::size_t>(spec_.level)]);
+  // The dense form of a latent prefill merges parts in float32, which is the CPU's compute type only.
+  if (!cpu() && model_.latent) {
+    spec_.level = Determinism::schedule_invariant;
+    because("latent attention absorbed in prefill too: its dense form is for float32");
+  }
   return {};
 }
 
 Status Resolver::groups() {
-  spec_.compute = cpu() || options_.dtype == "f32" ? DType::f32
-                  : options_.dtype == "auto"       ? model_.dtype
-                                                   : *dtype_from_string(options_.dtype);
+  spec_.compute = cpu() ? DType::f32 : DType::bf16;
   because("compute type {}: {}", to_string(spec_.compute),
           options_.dtype != "auto" ? "asked for"
           : cpu()                  ? "the CPU computes in f32"
-                                   : "the checkpoint's");
+                                   : "what the GPU's operations of this build take");
   kv_type_ = options_.kv_dtype == "auto" ? DType::bf16 : *dtype_from_string(options_.kv_dtype);
   because("KV type {}: {}", to_string(kv_type_), options_.kv_dtype == "auto" ? "auto" : "asked for");
   spec_.groups = model::kv_groups(model_);

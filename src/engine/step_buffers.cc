@@ -1,6 +1,7 @@
 #include "engine/step_buffers.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/carver.h"
 #include "engine/limits.h"
@@ -96,9 +97,11 @@ std::int64_t StepBuffers::carve_logits(void* base) {
   return carver.used();
 }
 
-void StepBuffers::plan(const StepLimits& limits, Ledger& ledger) {
+void StepBuffers::plan(const StepLimits& limits, bool host_memory, Ledger& ledger) {
   StepBuffers sizes(limits);
-  ledger.add(std::string(kOwners[0]), sizes.carve_pinned(nullptr));
+  const std::int64_t pinned = sizes.carve_pinned(nullptr);
+  host_memory ? ledger.add(std::string(kOwners[0]), pinned)
+              : ledger.add_host(std::string(kOwners[0]), pinned);
   ledger.add(std::string(kOwners[1]), sizes.carve_step(nullptr));
   ledger.add(std::string(kOwners[2]), sizes.carve_state(nullptr));
   ledger.add(std::string(kOwners[3]), sizes.carve_tables(nullptr));
@@ -122,8 +125,10 @@ Result<std::unique_ptr<StepBuffers>> StepBuffers::make(const StepLimits& limits,
 }
 
 void StepBuffers::clear(platform::Stream& stream, bool everything) {
-  for (const auto& memory : memory_)
-    if (everything) stream.fill(memory->data(), 0, memory->bytes());
+  // The first is the pinned side, the host's own.
+  if (everything) std::memset(memory_[0]->data(), 0, static_cast<std::size_t>(memory_[0]->bytes()));
+  for (std::size_t i = 1; everything && i < memory_.size(); ++i)
+    stream.fill(memory_[i]->data(), 0, memory_[i]->bytes());
   for (std::int32_t* zero : {state.length, state.last_token, state.prompt_length})
     stream.fill(zero, 0, limits_.slots * static_cast<std::int64_t>(sizeof(std::int32_t)));
   stream.fill(state.history, 0, limits_.history_stride() * static_cast<std::int64_t>(sizeof(std::int32_t)));

@@ -64,8 +64,9 @@ struct SlotStart {
 
 class StepBuffers {
  public:
-  // The ledger's lines: "step buffers", "logits", "sequence state", "block tables".
-  static void plan(const StepLimits& limits, Ledger& ledger);
+  // The ledger's lines: "step buffers", "logits", "sequence state", "block tables". `host_memory`: device and
+  // host share it, so the pinned side is a line like the others.
+  static void plan(const StepLimits& limits, bool host_memory, Ledger& ledger);
   static Result<std::unique_ptr<StepBuffers>> make(const StepLimits& limits, platform::Device& device);
 
   const StepLimits& limits() const { return limits_; }

@@ -1,14 +1,25 @@
 #include "model/attend.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace quire::model {
 namespace {
 
+// `work` as part of the recording where the call's row can be recorded; by value what it needs later.
+template <class F>
+void enqueue(const StepContext& context, const BoundCall& bound, F work) {
+  if (context.recorder == nullptr || bound.capturable) return work();
+  context.recorder->apart(std::move(work));
+}
+
 void run_phase(const Step& step, std::size_t call, const attention::StepShape& shape, const GroupSpec& group,
                const attention::Args& args) {
   const BoundCall& bound = step.context.calls[call];
-  bound.backend->run(masked(shape, group), args, bound.plan, step.stream());
+  enqueue(step.context, bound, [&bound, &stream = step.stream(), shape = masked(shape, group), args] {
+    bound.backend->run(shape, args, bound.plan, stream);
+  });
 }
 
 }  // namespace
@@ -46,7 +57,9 @@ void plan_attention(const StepContext& context, const StepInputs& inputs, const 
     const GroupInputs& group = inputs.groups[g];
     const auto plan = [&](std::size_t call, const attention::StepShape& shape) {
       const BoundCall& bound = context.calls[call];
-      bound.backend->plan(masked(shape, spec.groups[g]), bound.plan, context.stream);
+      enqueue(context, bound, [&bound, &stream = context.stream, shape = masked(shape, spec.groups[g])] {
+        bound.backend->plan(shape, bound.plan, stream);
+      });
     };
     if (inputs.decode_q > 0) plan(decode_call(static_cast<int>(g)), group.decode);
     if (phases.extend && inputs.decode_q < inputs.total_q)

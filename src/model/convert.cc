@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "base/check.h"
-#include "tensor/dtype.h"
+#include "ops/expand.h"
 
 namespace quire::model {
 namespace {
@@ -57,42 +59,85 @@ struct DummyReader {
   }
 };
 
+// Row r of the target in float32.
 template <class Reader>
-void gather(const Conversion& c, const Reader& read, std::int64_t row_begin, std::int64_t row_end) {
-  for (std::int64_t r = row_begin; r < row_end; ++r) {
-    float* target = c.target + r * c.cols;
-    const std::int64_t first = c.begin + r * c.row_step;
-    if (c.col_step == 1) {
-      for (std::int64_t i = 0; i < c.cols; ++i) target[i] = read(first + i) + c.add;
-    } else {
-      for (std::int64_t i = 0; i < c.cols; ++i) target[i] = read(first + i * c.col_step) + c.add;
-    }
+void gather(const Conversion& c, const Reader& read, std::int64_t r, float* row) {
+  const std::int64_t first = c.begin + r * c.row_step;
+  if (c.col_step == 1) {
+    for (std::int64_t i = 0; i < c.cols; ++i) row[i] = read(first + i) + c.add;
+  } else {
+    for (std::int64_t i = 0; i < c.cols; ++i) row[i] = read(first + i * c.col_step) + c.add;
   }
 }
 
-void convert_rows(const Conversion& c, std::int64_t row_begin, std::int64_t row_end) {
-  if (c.source == nullptr) return gather(c, DummyReader{c.dummy}, row_begin, row_end);
+void expand_blocks(const Conversion& c, std::int64_t r, float* row) {
+  const std::int64_t block = weight_format_info(c.format).block_elements;
+  const std::int64_t first = c.begin + r * c.row_step;
+  QUIRE_CHECK(c.col_step == 1 && first % block == 0 && c.cols % block == 0,
+              "step={} first={} cols={} block={}", c.col_step, first, c.cols, block);
+  ops::expand(c.format, c.source + first / block * weight_format_info(c.format).block_bytes, row, c.cols);
+  for (std::int64_t i = 0; c.add != 0.0f && i < c.cols; ++i) row[i] += c.add;
+}
+
+void read_row(const Conversion& c, std::int64_t r, float* row) {
+  if (c.source == nullptr) return gather(c, DummyReader{c.dummy}, r, row);
   switch (c.format) {
     case WeightFormat::f32:
-      return gather(c, F32Reader{c.source}, row_begin, row_end);
+      return gather(c, F32Reader{c.source}, r, row);
     case WeightFormat::f16:
-      return gather(c, F16Reader{c.source}, row_begin, row_end);
+      return gather(c, F16Reader{c.source}, r, row);
     case WeightFormat::bf16:
-      return gather(c, Bf16Reader{c.source}, row_begin, row_end);
+      return gather(c, Bf16Reader{c.source}, r, row);
     default:
-      QUIRE_CHECK(false, "format={}", weight_format_info(c.format).name);
+      return expand_blocks(c, r, row);
   }
+}
+
+// tensor/dtype.h's conversion without a branch, so that it runs on vectors.
+std::uint16_t round_to_bf16(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const std::uint32_t quiet = (bits >> 16) | 0x40u;
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return static_cast<std::uint16_t>(nan ? quiet : rounded);
 }
 
 struct Piece {
   const Conversion* conversion;
   std::int64_t row_begin;
   std::int64_t row_end;
+
+  std::int64_t row_bytes() const {
+    return conversion->cols * static_cast<std::int64_t>(dtype_bytes(conversion->type));
+  }
+  std::int64_t bytes() const { return (row_end - row_begin) * row_bytes(); }
+  char* target() const { return static_cast<char*>(conversion->target) + row_begin * row_bytes(); }
 };
+
+// The piece's rows at `out`. `row`: the thread's own, as long as the longest row.
+void convert(const Piece& piece, char* out, std::vector<float>& row) {
+  const Conversion& c = *piece.conversion;
+  const bool as_stored = c.type == DType::bf16 && c.format == WeightFormat::bf16 && c.source != nullptr &&
+                         c.col_step == 1 && c.add == 0.0f;
+  for (std::int64_t r = piece.row_begin; r < piece.row_end; ++r, out += piece.row_bytes()) {
+    if (c.type == DType::f32) {
+      read_row(c, r, reinterpret_cast<float*>(out));
+    } else if (as_stored) {
+      std::memcpy(out, c.source + (c.begin + r * c.row_step) * 2,
+                  static_cast<std::size_t>(piece.row_bytes()));
+    } else {
+      read_row(c, r, row.data());
+      auto* rounded = reinterpret_cast<std::uint16_t*>(out);
+      for (std::int64_t i = 0; i < c.cols; ++i) rounded[i] = round_to_bf16(row[i]);
+    }
+  }
+}
 
 std::vector<Piece> cut(const std::vector<Conversion>& conversions) {
   std::vector<Piece> pieces;
   for (const Conversion& c : conversions) {
+    QUIRE_CHECK(c.type == DType::f32 || c.type == DType::bf16, "type={}", to_string(c.type));
     const std::int64_t step = std::max<std::int64_t>(1, kPieceElements / std::max<std::int64_t>(1, c.cols));
     for (std::int64_t row = 0; row < c.rows; row += step)
       pieces.push_back({&c, row, std::min(c.rows, row + step)});
@@ -100,19 +145,66 @@ std::vector<Piece> cut(const std::vector<Conversion>& conversions) {
   return pieces;
 }
 
+// A thread's way to the device: two stretches of page-locked memory in turn.
+class Courier {
+ public:
+  Courier(platform::Device& device, char* staging, std::int64_t bytes) : stream_(device.make_stream()) {
+    for (int i = 0; i < 2; ++i) slots_[i] = {staging + i * bytes, device.make_event()};
+  }
+  ~Courier() { stream_->synchronize(); }
+  char* next_slot() {
+    current_ = 1 - current_;
+    slots_[current_].sent->wait();
+    return slots_[current_].data;
+  }
+  void send(void* target, std::int64_t bytes) {
+    stream_->copy(target, slots_[current_].data, bytes);
+    stream_->record(*slots_[current_].sent);
+  }
+
+ private:
+  struct Slot {
+    char* data = nullptr;
+    std::unique_ptr<platform::Event> sent;
+  };
+  std::unique_ptr<platform::Stream> stream_;
+  Slot slots_[2];
+  int current_ = 0;
+};
+
 }  // namespace
 
-void run_conversions(const std::vector<Conversion>& conversions, int threads) {
+Status run_conversions(const std::vector<Conversion>& conversions, platform::Device& device, int threads) {
   const std::vector<Piece> pieces = cut(conversions);
+  if (pieces.empty()) return {};
+  std::int64_t longest_row = 0, longest_piece = 0;
+  for (const Piece& piece : pieces) {
+    longest_row = std::max(longest_row, piece.conversion->cols);
+    longest_piece = std::max(longest_piece, (piece.bytes() + 63) / 64 * 64);
+  }
+  const int workers = std::min<int>(std::max(threads, 1), static_cast<int>(pieces.size()));
+  const bool direct = device.info().host_memory;
+  std::unique_ptr<platform::Buffer> staging;
+  if (!direct) {
+    QUIRE_TRY(memory, device.allocate_pinned(2 * longest_piece * workers, "loading weights"));
+    staging = std::move(memory);
+  }
   std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < pieces.size(); i = next++)
-      convert_rows(*pieces[i].conversion, pieces[i].row_begin, pieces[i].row_end);
+  const auto work = [&](int worker) {
+    std::vector<float> row(static_cast<std::size_t>(longest_row));
+    std::optional<Courier> courier;
+    if (!direct) courier.emplace(device, staging->as<char>() + 2 * worker * longest_piece, longest_piece);
+    for (std::size_t i = next++; i < pieces.size(); i = next++) {
+      const Piece& piece = pieces[i];
+      convert(piece, courier ? courier->next_slot() : piece.target(), row);
+      if (courier) courier->send(piece.target(), piece.bytes());
+    }
   };
-  const int helpers = std::min<int>(std::max(threads, 1), static_cast<int>(pieces.size())) - 1;
   std::vector<std::jthread> team;
-  for (int i = 0; i < helpers; ++i) team.emplace_back(work);
-  work();
+  for (int i = 1; i < workers; ++i) team.emplace_back(work, i);
+  work(0);
+  team.clear();
+  return {};
 }
 
 }  // namespace quire::model

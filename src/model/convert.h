@@ -1,11 +1,14 @@
-// Conversion of stored tensors to float32 in memory of ours: one strided gather does expanding,
-// transposing, parting and stacking. Sources are plain types of a file, or the numbers of dummy weights.
+// Conversion of stored tensors to what the device multiplies, in memory of ours: one strided gather does
+// expanding, transposing, parting and stacking. Sources are a file's types, or the numbers of dummy weights.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "base/result.h"
+#include "platform/platform.h"
+#include "tensor/dtype.h"
 #include "tensor/weight.h"
 
 namespace quire::model {
@@ -20,8 +23,9 @@ struct DummySource {
 
 // target[r * cols + c] = add + source[begin + r * row_step + c * col_step], steps in elements.
 struct Conversion {
-  const std::byte* source = nullptr;        // no alignment needed; null: dummy
-  WeightFormat format = WeightFormat::f32;  // f32, f16 or bf16
+  const std::byte* source = nullptr;  // no alignment needed; null: dummy
+  WeightFormat format =
+      WeightFormat::f32;  // blocks: whole rows only (col_step 1, begin and row_step of cols)
   DummySource dummy;
   std::int64_t begin = 0;
   std::int64_t row_step = 0;
@@ -29,10 +33,13 @@ struct Conversion {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   float add = 0.0f;
-  float* target = nullptr;
+  DType type = DType::f32;  // of the target: f32 or bf16
+  void* target = nullptr;   // device memory, dense
 };
 
-// All of them, on `threads` threads; returns when done. Large ones are cut into stretches of rows.
-void run_conversions(const std::vector<Conversion>& conversions, int threads);
+// All of them, on `threads` threads; returns when done. Large ones are cut into stretches of rows. Where the
+// host cannot write device memory, every thread converts into page-locked memory and copies on a stream of
+// its own, one stretch converting while the last one travels.
+Status run_conversions(const std::vector<Conversion>& conversions, platform::Device& device, int threads);
 
 }  // namespace quire::model

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -49,6 +50,16 @@ struct BoundCall {
   std::string name;
   attention::Attention* backend = nullptr;
   attention::PlanBuffer plan;
+  bool capturable = true;  // by its row's Caps
+};
+
+// While a step is recorded: where work stands that cannot be part of a recording.
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
+  // Closes the recording so far, keeps `work` to be run between it and the next one, and goes on recording.
+  // What `work` refers to stays valid as long as the recorded step.
+  virtual void apart(std::function<void()> work) = 0;
 };
 
 struct GroupInputs {
@@ -75,6 +86,7 @@ struct StepContext {
   platform::Stream& stream;
   ops::Ops& ops;
   std::span<const BoundCall> calls;  // in the order of attention_calls()
+  Recorder* recorder = nullptr;      // null: nothing is being recorded
 };
 
 struct ModelLimits {
@@ -110,6 +122,11 @@ class Model {
 struct LoadOptions {
   bool dummy = false;  // random weights of the config's shapes, seeded
   std::uint64_t dummy_seed = 0;
+  // Device memory is apart from the host's: every weight is copied there, nothing is used where the file is
+  // mapped, and matrices of any stored type become `matrices`. Otherwise what `linear` multiplies stays
+  // mapped.
+  bool apart = false;
+  DType matrices = DType::f32;  // of what is converted: f32 or bf16
 };
 
 // What loading will hold: mapped (file pages, read-only) and private (expanded, transposed, folded). Known

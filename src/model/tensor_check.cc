@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "ops/expand.h"
+
 namespace quire::model {
 namespace {
 
@@ -46,27 +48,37 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", joined(sizes, ", "));
 }
 
-std::string usable_types(const ops::Ops& ops) {
+// Of a GGUF file's matrices: what is multiplied where it lies, or can be expanded on its way to the device.
+std::vector<WeightFormat> usable_formats(const ops::Ops& ops, const LoadOptions& options) {
+  if (options.apart) return ops::expandable_formats();
+  std::vector<WeightFormat> formats;
+  for (const ops::LinearFormat& line : ops.linear_formats()) formats.push_back(line.format);
+  return formats;
+}
+
+std::string usable_types(const ops::Ops& ops, const LoadOptions& options) {
   std::vector<std::string> names;
-  for (const ops::LinearFormat& line : ops.linear_formats())
-    names.emplace_back(weight_format_info(line.format).name);
+  for (const WeightFormat format : usable_formats(ops, options))
+    names.emplace_back(weight_format_info(format).name);
   return joined(names, ", ");
 }
 
 bool usable_type(const ModelSpec& spec, const ExpectedWeight& expected, const checkpoint::TensorInfo& tensor,
-                 const ops::Ops& ops) {
+                 const ops::Ops& ops, const LoadOptions& options) {
   if (!tensor.format) return false;
   if (expected.shape.size() != 2 || spec.source == checkpoint::Source::huggingface)
     return is_plain(*tensor.format);
-  return find_linear_format(ops, *tensor.format) != nullptr &&
-         expected.shape.back() % weight_format_info(*tensor.format).block_elements == 0;
+  const bool usable =
+      options.apart ? ops::can_expand(*tensor.format) : find_linear_format(ops, *tensor.format) != nullptr;
+  return usable && expected.shape.back() % weight_format_info(*tensor.format).block_elements == 0;
 }
 
 struct Findings {
   Offenders missing, extra, shapes, types;
 };
 
-Status report(const Findings& findings, const checkpoint::Checkpoint& checkpoint, const ops::Ops& ops) {
+Status report(const Findings& findings, const checkpoint::Checkpoint& checkpoint, const ops::Ops& ops,
+              const LoadOptions& options) {
   std::vector<std::string> lines;
   if (findings.missing.any())
     lines.push_back(findings.missing.text("a tensor is missing", "tensors are missing"));
@@ -79,7 +91,7 @@ Status report(const Findings& findings, const checkpoint::Checkpoint& checkpoint
   if (findings.types.any()) {
     lines.push_back(findings.types.text("a tensor is stored in a type that this build does not use",
                                         "tensors are stored in types that this build does not use"));
-    lines.push_back(fmt::format("convert the file to one of {}", usable_types(ops)));
+    lines.push_back(fmt::format("convert the file to one of {}", usable_types(ops, options)));
   }
   if (lines.empty()) return {};
   return bad_input(fmt::format("{}: {}", checkpoint.path(), joined(lines, "; ")));
@@ -122,7 +134,7 @@ Result<FoundTensors> check_tensors(const ModelSpec& spec, const checkpoint::Chec
       } else if (entry.tensor->shape != expected.shape) {
         findings.shapes.add(fmt::format("{} is {}, not {}", expected.name, shape_text(entry.tensor->shape),
                                         shape_text(expected.shape)));
-      } else if (!usable_type(spec, expected, *entry.tensor, ops)) {
+      } else if (!usable_type(spec, expected, *entry.tensor, ops, options)) {
         findings.types.add(fmt::format("{} ({})", expected.name, entry.tensor->type));
       }
     }
@@ -133,7 +145,7 @@ Result<FoundTensors> check_tensors(const ModelSpec& spec, const checkpoint::Chec
     for (const checkpoint::TensorInfo& tensor : checkpoint.tensors())
       if (!names.contains(tensor.name) && !is_ignored_tensor(spec, tensor.name))
         findings.extra.add(tensor.name);
-    QUIRE_TRY_STATUS(report(findings, checkpoint, ops));
+    QUIRE_TRY_STATUS(report(findings, checkpoint, ops, options));
   }
   return found;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "model/convert.h"
 #include "model/names.h"
 #include "model/tensor_check.h"
+#include "platform/cpu/isa.h"
 
 namespace quire::model {
 namespace {
@@ -66,13 +68,17 @@ class Binder {
   const std::vector<Conversion>& conversions() const { return conversions_; }
   const std::vector<const checkpoint::TensorInfo*>& converted() const { return converted_; }
   std::int64_t mapped_bytes() const { return mapped_bytes_; }
-  std::int64_t expanded_matrices() const { return expanded_matrices_; }
+  // Matrices that are converted to another type than they are stored in, by stored type.
+  const std::map<std::string, std::int64_t>& converted_matrices() const { return converted_matrices_; }
 
  private:
   const FoundTensor* find(WeightId id, std::int32_t layer = -1, std::int32_t expert = -1) const;
   bool stays_mapped(const FoundTensor& entry) const;
   DummySource dummy_source(const ExpectedWeight& expected, bool fold) const;
-  void convert(const FoundTensor& entry, const Slice& slice, float* target);
+  void convert(const FoundTensor& entry, const Slice& slice, DType type, void* target);
+  // Room for `count` elements of a converted matrix.
+  char* take_matrix(std::int64_t count) { return region_.take_array<char>(count * matrix_bytes_); }
+  void count_converted(const FoundTensor& entry);
 
   const float* vector(WeightId id, std::int32_t layer = -1);
   WeightView matrix(WeightId id, std::int32_t layer = -1);
@@ -85,10 +91,12 @@ class Binder {
                               std::int64_t step);
   void latent_heads(std::int32_t layer, LayerWeights& weights);
   LayerWeights layer(std::int32_t number);
+  const float* inverse_frequencies(const RopeSpec& rope);
 
-  WeightView f32_view(float* data, std::int64_t rows, std::int64_t cols, std::int64_t experts) const {
-    return WeightView{
-        data, WeightFormat::f32, rows, cols, cols * 4, experts, experts > 1 ? rows * cols * 4 : 0};
+  WeightView view_of(const void* data, std::int64_t rows, std::int64_t cols, std::int64_t experts) const {
+    const WeightFormat format = options_.matrices == DType::bf16 ? WeightFormat::bf16 : WeightFormat::f32;
+    const std::int64_t row = cols * matrix_bytes_;
+    return WeightView{data, format, rows, cols, row, experts, experts > 1 ? rows * row : 0};
   }
 
   const ModelSpec& spec_;
@@ -98,8 +106,10 @@ class Binder {
   Region& region_;
   std::vector<Conversion> conversions_;
   std::vector<const checkpoint::TensorInfo*> converted_;
+  const std::int64_t matrix_bytes_ = static_cast<std::int64_t>(dtype_bytes(options_.matrices));
   std::int64_t mapped_bytes_ = 0;
-  std::int64_t expanded_matrices_ = 0;
+  std::map<std::string, std::int64_t> converted_matrices_;
+  std::vector<std::vector<float>> inv_freq_;  // sources of conversions
 };
 
 const FoundTensor* Binder::find(WeightId id, std::int32_t layer, std::int32_t expert) const {
@@ -108,7 +118,7 @@ const FoundTensor* Binder::find(WeightId id, std::int32_t layer, std::int32_t ex
 }
 
 bool Binder::stays_mapped(const FoundTensor& entry) const {
-  if (entry.tensor == nullptr) return false;
+  if (entry.tensor == nullptr || options_.apart) return false;
   const WeightFormat format = *entry.tensor->format;
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(entry.tensor->data);
   if (format == WeightFormat::f32) return address % alignof(float) == 0;
@@ -137,8 +147,15 @@ DummySource Binder::dummy_source(const ExpectedWeight& expected, bool fold) cons
   return dummy;
 }
 
-void Binder::convert(const FoundTensor& entry, const Slice& slice, float* target) {
+void Binder::count_converted(const FoundTensor& entry) {
+  const WeightFormat target = options_.matrices == DType::bf16 ? WeightFormat::bf16 : WeightFormat::f32;
+  if (entry.tensor != nullptr && *entry.tensor->format != target)
+    ++converted_matrices_[std::string(weight_format_info(*entry.tensor->format).name)];
+}
+
+void Binder::convert(const FoundTensor& entry, const Slice& slice, DType type, void* target) {
   Conversion c;
+  c.type = type;
   c.begin = slice.begin;
   c.row_step = slice.row_step;
   c.col_step = slice.col_step;
@@ -162,7 +179,7 @@ const float* Binder::vector(WeightId id, std::int32_t layer) {
   if (entry == nullptr) return nullptr;
   const std::int64_t count = elements(entry->expected.shape);
   float* target = region_.take_array<float>(count);
-  convert(*entry, Slice{.rows = 1, .cols = count}, target);
+  convert(*entry, Slice{.rows = 1, .cols = count}, DType::f32, target);
   return target;
 }
 
@@ -176,10 +193,10 @@ WeightView Binder::matrix(WeightId id, std::int32_t layer) {
     const WeightFormat format = *entry->tensor->format;
     return WeightView{entry->tensor->data, format, rows, cols, weight_row_bytes(format, cols), 1, 0};
   }
-  if (entry->tensor != nullptr && *entry->tensor->format != WeightFormat::f32) ++expanded_matrices_;
-  float* target = region_.take_array<float>(rows * cols);
-  convert(*entry, Slice{.row_step = cols, .rows = rows, .cols = cols}, target);
-  return f32_view(target, rows, cols, 1);
+  count_converted(*entry);
+  char* target = take_matrix(rows * cols);
+  convert(*entry, Slice{.row_step = cols, .rows = rows, .cols = cols}, options_.matrices, target);
+  return view_of(target, rows, cols, 1);
 }
 
 MlpWeights Binder::mlp(WeightId gate, WeightId up, WeightId down, std::int32_t layer) {
@@ -193,13 +210,14 @@ WeightView Binder::expert_stack(WeightId id, std::int32_t layer) {
   const std::int64_t rows = first->expected.shape[0];
   const std::int64_t cols = first->expected.shape[1];
   const std::int64_t experts = spec_.moe->experts;
-  float* target = region_.take_array<float>(experts * rows * cols);
+  char* target = take_matrix(experts * rows * cols);
   for (std::int64_t e = 0; e < experts; ++e) {
     const FoundTensor* entry = find(id, layer, static_cast<std::int32_t>(e));
-    convert(*entry, Slice{.row_step = cols, .rows = rows, .cols = cols}, target + e * rows * cols);
+    convert(*entry, Slice{.row_step = cols, .rows = rows, .cols = cols}, options_.matrices,
+            target + e * rows * cols * matrix_bytes_);
   }
-  if (first->tensor != nullptr && *first->tensor->format != WeightFormat::f32) ++expanded_matrices_;
-  return f32_view(target, rows, cols, experts);
+  count_converted(*first);
+  return view_of(target, rows, cols, experts);
 }
 
 // [experts, in, all outputs] -> [experts, rows, in], taking output begin + r * step for row r.
@@ -208,21 +226,21 @@ WeightView Binder::transposed_stack(const FoundTensor& entry, std::int64_t rows,
   const std::int64_t experts = entry.expected.shape[0];
   const std::int64_t in = entry.expected.shape[1];
   const std::int64_t out = entry.expected.shape[2];
-  float* target = region_.take_array<float>(experts * rows * in);
+  char* target = take_matrix(experts * rows * in);
   for (std::int64_t e = 0; e < experts; ++e) {
     const Slice slice{
         .begin = e * in * out + begin, .row_step = step, .col_step = out, .rows = rows, .cols = in};
-    convert(entry, slice, target + e * rows * in);
+    convert(entry, slice, options_.matrices, target + e * rows * in * matrix_bytes_);
   }
-  if (entry.tensor != nullptr && *entry.tensor->format != WeightFormat::f32) ++expanded_matrices_;
-  return f32_view(target, rows, in, experts);
+  count_converted(entry);
+  return view_of(target, rows, in, experts);
 }
 
 const float* Binder::strided_vector(const FoundTensor& entry, std::int64_t rows, std::int64_t cols,
                                     std::int64_t begin, std::int64_t step) {
   float* target = region_.take_array<float>(rows * cols);
   const Slice slice{.begin = begin, .row_step = cols * step, .col_step = step, .rows = rows, .cols = cols};
-  convert(entry, slice, target);
+  convert(entry, slice, DType::f32, target);
   return target;
 }
 
@@ -250,16 +268,16 @@ void Binder::latent_heads(std::int32_t layer, LayerWeights& weights) {
   const std::int64_t heads = spec_.q_heads;
   const std::int64_t rank = latent.kv_lora_rank;
   const std::int64_t head_rows = latent.nope_dim + latent.v_dim;
-  float* target = region_.take_array<float>(heads * rank * latent.nope_dim);
+  char* target = take_matrix(heads * rank * latent.nope_dim);
   for (std::int64_t h = 0; h < heads; ++h) {
     const Slice slice{.begin = h * head_rows * rank,
                       .row_step = 1,
                       .col_step = rank,
                       .rows = rank,
                       .cols = latent.nope_dim};
-    convert(*entry, slice, target + h * rank * latent.nope_dim);
+    convert(*entry, slice, options_.matrices, target + h * rank * latent.nope_dim * matrix_bytes_);
   }
-  weights.up_k = f32_view(target, rank, latent.nope_dim, heads);
+  weights.up_k = view_of(target, rank, latent.nope_dim, heads);
   weights.up_v = weights.kv_b;
   weights.up_v.data = static_cast<const char*>(weights.kv_b.data) + latent.nope_dim * weights.kv_b.row_bytes;
   weights.up_v.rows = latent.v_dim;
@@ -309,17 +327,36 @@ Weights Binder::bind() {
   weights.final_norm = vector(WeightId::final_norm);
   for (std::size_t i = 0; i < spec_.layers.size(); ++i)
     weights.layers.push_back(layer(static_cast<std::int32_t>(i)));
-  for (const RopeSpec& rope : spec_.ropes)
-    weights.inv_freq.push_back(region_.take_array<float>(rope.rotary_dim / 2));
+  for (const RopeSpec& rope : spec_.ropes) weights.inv_freq.push_back(inverse_frequencies(rope));
   return weights;
 }
 
-void write_inv_freq(const ModelSpec& spec, const Weights& weights) {
-  for (std::size_t i = 0; i < spec.ropes.size(); ++i) {
-    const std::vector<double> values = rope_inv_freq(spec.ropes[i]);
-    std::transform(values.begin(), values.end(), weights.inv_freq[i],
-                   [](double value) { return static_cast<float>(value); });
+const float* Binder::inverse_frequencies(const RopeSpec& rope) {
+  const std::vector<double> values = rope_inv_freq(rope);
+  const std::vector<float>& source = inv_freq_.emplace_back(values.begin(), values.end());
+  Conversion c;
+  c.source = reinterpret_cast<const std::byte*>(source.data());
+  c.rows = 1;
+  c.cols = std::ssize(source);
+  c.target = region_.take_array<float>(c.cols);
+  conversions_.push_back(c);
+  return static_cast<const float*>(c.target);
+}
+
+std::vector<std::string> notes_of(const Binder& binder, const ops::Ops& ops, const LoadOptions& options) {
+  std::vector<std::string> notes;
+  const std::string_view type = to_string(options.matrices);
+  if (options.dummy) notes.push_back(fmt::format("random {} weights, seed {}", type, options.dummy_seed));
+  for (const auto& [stored, count] : binder.converted_matrices()) {
+    notes.push_back(
+        options.apart
+            ? fmt::format("{} {} matrices become {} at load: what {} multiplies", count, stored, type,
+                          ops.name())
+            : fmt::format("{} {} matrices are expanded to {} at load: stacked experts, and what {} cannot "
+                          "multiply where it lies",
+                          count, stored, type, ops.name()));
   }
+  return notes;
 }
 
 }  // namespace
@@ -334,12 +371,7 @@ Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpo
   plan.mapped_bytes = binder.mapped_bytes();
   plan.private_bytes = measure.used();
   for (const auto& [key, entry] : found) plan.parameters += elements(entry.expected.shape);
-  if (options.dummy) plan.notes.push_back(fmt::format("random f32 weights, seed {}", options.dummy_seed));
-  if (binder.expanded_matrices() > 0)
-    plan.notes.push_back(
-        fmt::format("{} 16-bit matrices are expanded to f32 at load: stacked experts, and what {} cannot "
-                    "multiply where it lies",
-                    binder.expanded_matrices(), ops.name()));
+  plan.notes = notes_of(binder, ops, options);
   return plan;
 }
 
@@ -353,9 +385,8 @@ Result<Weights> load_weights(const ModelSpec& spec, const checkpoint::Checkpoint
   Binder binder(spec, found, ops, options, region);
   Weights weights = binder.bind();
   QUIRE_CHECK(region.used() == measure.used(), "used={} planned={}", region.used(), measure.used());
-  run_conversions(binder.conversions(), device.info().cores);
+  QUIRE_TRY_STATUS(run_conversions(binder.conversions(), device, platform::cpu::usable_threads()));
   for (const checkpoint::TensorInfo* tensor : binder.converted()) checkpoint.release(*tensor);
-  write_inv_freq(spec, weights);
   weights.memory = std::move(memory);
   return weights;
 }

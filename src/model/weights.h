@@ -1,7 +1,8 @@
-// Weights: the tensors of a checkpoint as the forward passes use them. Matrices whose stored type `linear`
-// multiplies exactly (or, in GGUF files, at all) stay in the mapped file; the rest is converted once, at
-// load, into one private f32 buffer: vectors (with Gemma's 1 + w folded in), experts stacked, gpt_oss'
-// experts transposed and gate and up parted, kv_b transposed per head, 16-bit matrices with no exact product.
+// Weights: the tensors of a checkpoint as the forward passes use them. On the CPU matrices whose stored type
+// `linear` multiplies exactly (or, in GGUF files, at all) stay in the mapped file; the rest, and on a GPU
+// everything, is converted once, at load, into one private buffer (matrices to LoadOptions::matrices, all
+// else to f32): vectors (with Gemma's 1 + w folded in), experts stacked, gpt_oss' experts transposed and gate
+// and up parted, kv_b transposed per head, 16-bit matrices with no exact product.
 #pragma once
 
 #include <cstdint>
@@ -59,13 +60,13 @@ struct Weights {
   WeightView embed;
   WeightView lm_head;
   const float* final_norm = nullptr;
-  std::vector<float*> inv_freq;  // of every rope of the spec
+  std::vector<const float*> inv_freq;  // of every rope of the spec
   std::vector<LayerWeights> layers;
   std::unique_ptr<platform::Buffer> memory;  // what is private
 };
 
-// Checks as plan_weights() does, allocates once and converts with all cores. The CPU's device memory is
-// written directly; what stays mapped borrows from the checkpoint.
+// Checks as plan_weights() does, allocates once and converts with all cores (convert.h). What stays mapped
+// borrows from the checkpoint.
 Result<Weights> load_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
                              const ops::Ops& ops, platform::Device& device, const LoadOptions& options);
 

@@ -29,8 +29,9 @@ struct DeviceInfo {
   int ordinal = 0;
   // cpu: the instruction set level in use (cpu/isa.h: 0 portable, 1 avx2, 2 avx512, 3 amx); cuda: 80, 90, ...
   int arch = 0;
-  std::string name;  // "AMD EPYC, avx512" / "NVIDIA H200"
-  int cores = 0;     // usable hardware threads or SMs
+  std::string name;         // "AMD EPYC, avx512" / "NVIDIA H200"
+  int cores = 0;            // usable hardware threads or SMs
+  bool host_memory = true;  // the host reads and writes device memory as its own
   std::int64_t memory_bytes = 0;
   // The platform's default order of pages, measured (docs/PERFORMANCE.md).
   PageOrder page_order = PageOrder::page_first;

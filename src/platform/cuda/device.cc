@@ -74,6 +74,7 @@ DeviceInfo describe(int ordinal) {
   info.arch = properties.major * 10 + properties.minor;
   info.name = properties.name;
   info.cores = properties.multiProcessorCount;
+  info.host_memory = false;
   info.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
   info.page_order = PageOrder::page_first;
   return info;
