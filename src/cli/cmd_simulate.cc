@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <charconv>
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "cli/options.h"
 #include "engine/crash_note.h"
 #include "simulate/shrink.h"
@@ -211,22 +211,20 @@ void add_settings(Simulate* run) {
 
 Command make_simulate(CLI::App& root) {
   auto run = std::make_shared<Simulate>();
-  CLI::App* app =
-      root.add_subcommand("simulate", "scheduler, pool and tables under a trace, without a device");
-  app->add_option("--trace", run->trace, "JSON lines: Mooncake's format or Quire's own");
-  app->add_option(
-      "--synthetic", run->synthetic,
-      "KIND[:key=value,...]: shared, chat, agents, bursts or mix; keys requests, rate, prompt, message, "
-      "output, prefixes, context, aborts, refusals, slow");
-  app->add_option("--write-trace", run->write_trace, "write the trace to this file, in Quire's format");
-  app->add_option("--shrink", run->shrink, "if the run fails: the smallest trace that does, to this file");
-  app->add_flag("--json", run->json, "print one JSON object");
+  Flags command(root, "simulate", "scheduler, pool and tables under a trace, without a device");
+  command.text("--trace", &run->trace, "JSON lines: Mooncake's format or Quire's own")
+      .text(
+          "--synthetic", &run->synthetic,
+          "KIND[:key=value,...]: shared, chat, agents, bursts or mix; keys requests, rate, prompt, message, "
+          "output, prefixes, context, aborts, refusals, slow")
+      .text("--write-trace", &run->write_trace, "write the trace to this file, in Quire's format")
+      .text("--shrink", &run->shrink, "if the run fails: the smallest trace that does, to this file")
+      .json(&run->json);
   add_settings(run.get());
   constexpr std::string_view kEngine[] = {"page-size", "max-running", "max-context", "chunk-tokens",
                                           "overlap"};
   add_engine_settings(*run->settings, &run->options, kEngine);
-  run->settings->attach(*app);
-  return {app, run->settings, [run] { return run_command(*run); }};
+  return {&command.app(), run->settings, [run] { return run_command(*run); }};
 }
 
 }  // namespace quire::cli
