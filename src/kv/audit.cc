@@ -43,8 +43,8 @@ void audit_row(const PagePool& pool, const BlockTable& table, SlotId slot, Group
     }
     ++tally[sequence.value][group];
     const bool last = entry + 1 == static_cast<std::int64_t>(row.size());
-    if (last && pool.references(group, page) != 1) {
-      violations.push_back(fmt::format("{}: writable, with {} owners", name, pool.references(group, page)));
+    if (last && pool.sharers(group, page) != 1) {
+      violations.push_back(fmt::format("{}: writable, with {} owners", name, pool.sharers(group, page)));
     }
     const auto [other, fresh] = seen.emplace(page.value, sequence.value);
     if (!fresh && other->second == sequence.value) violations.push_back(name + ": twice in one row");
@@ -99,6 +99,7 @@ std::vector<std::string> audit(const PagePool& pool, const BlockTable& table) {
 std::vector<std::string> leaks(const PagePool& pool) {
   std::vector<std::string> violations = pool.check_all();
   for (const Holding& holding : pool.holdings()) {
+    if (holding.owner.kind == OwnerKind::tree) continue;  // a cache, not a leak: PrefixTree::check()
     for (int g = 0; g < pool.groups(); ++g) {
       const GroupId group = group_id(g);
       if (holding.pages[group] == 0 && holding.promised[group] == 0) continue;

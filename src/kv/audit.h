@@ -24,7 +24,8 @@ std::vector<std::string> check_step(const PagePool& pool, const BlockTable& tabl
 // Everything; walks all pages and rows.
 std::vector<std::string> audit(const PagePool& pool, const BlockTable& table);
 
-// At idle nothing may be held or promised; each leak names its owner.
+// At idle nothing may be held or promised but by the prefix tree (PrefixTree::check() has its pages); each
+// leak names its owner.
 std::vector<std::string> leaks(const PagePool& pool);
 
 }  // namespace quire::kv

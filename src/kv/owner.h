@@ -10,7 +10,7 @@ namespace quire::kv {
 enum class OwnerKind : std::uint8_t {
   none,       // free page
   request,    // id: SequenceId
-  tree,       // id: a node of the prefix tree
+  tree,       // id: a namespace of the prefix tree
   transfer,   // id: a copy between tiers or machines
   draft,      // id: SequenceId whose draft tokens lie there
   in_flight,  // id: step that still reads it on another stream

@@ -120,6 +120,13 @@ bool PagePool::can_promise(const PageCounts& counts) const {
   return slabs <= free_slabs_;
 }
 
+PageCounts PagePool::shortage(const PageCounts& counts) const {
+  PageCounts missing;
+  for (std::size_t g = 0; g < groups_.size(); ++g)
+    missing.of[g] = std::max<std::int64_t>(0, groups_[g].promised + counts.of[g] - groups_[g].free);
+  return missing;
+}
+
 bool PagePool::fits_empty(const PageCounts& counts) const {
   return config_.plan.slabs_for(counts) <= config_.slabs;
 }
@@ -259,6 +266,13 @@ std::int32_t PagePool::references(GroupId group, PageId page) const {
   QUIRE_CHECK(page.value < groups_[group.value].per_slab * config_.slabs, "group {} has no page {}",
               group.value, page.value);
   return groups_[group.value].refs.count(page);
+}
+
+std::int32_t PagePool::sharers(GroupId group, PageId page) const {
+  std::int32_t count = 0;
+  groups_[group.value].refs.each(page,
+                                 [&](Owner owner) { count += owner.kind == OwnerKind::transfer ? 0 : 1; });
+  return count;
 }
 
 bool PagePool::holds(GroupId group, PageId page, Owner owner) const {

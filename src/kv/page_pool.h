@@ -89,6 +89,9 @@ class PagePool {
   Reservation reserve(Owner owner, const PageCounts& counts);
   // Whether reserve() would succeed now.
   bool can_promise(const PageCounts& counts) const;
+  // Pages of each group that come neither from its own free ones nor its promises: what can_promise() needs
+  // free slabs for.
+  PageCounts shortage(const PageCounts& counts) const;
   // Whether an otherwise empty pool could hold `counts`: what can never be, can be refused at once.
   bool fits_empty(const PageCounts& counts) const;
 
@@ -108,6 +111,8 @@ class PagePool {
   std::int64_t peak(GroupId id) const { return groups_[id.value].peak; }
   std::int64_t promised(GroupId id) const { return groups_[id.value].promised; }
   std::int32_t references(GroupId group, PageId page) const;
+  // Of these, not counting transfers, which only read: 1 for a page that its owner may write.
+  std::int32_t sharers(GroupId group, PageId page) const;
   bool holds(GroupId group, PageId page, Owner owner) const;
   // Nothing in use and nothing promised.
   bool idle() const;
