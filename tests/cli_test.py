@@ -45,6 +45,25 @@ class Json(unittest.TestCase):
         self.assertEqual((answer["prompt_tokens"], answer["completion_tokens"], len(answer["tokens"])), (5, 6, 6))
         self.assertEqual(answer["backends"]["full.decode"], "cpu")
 
+    def test_run_prompts_come_at_their_times(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            for arrival in (0.5, 0, 0.25):
+                file.write(json.dumps({"ids": [1, 2, 3], "max_tokens": 4, "arrival_s": arrival}) + "\n")
+            file.flush()
+            code, out, err = quire("run", model("llama"), "--prompts", file.name, "--ignore-eos")
+            self.assertEqual(code, 0, err)
+            lines = [json.loads(line) for line in out.splitlines()]
+            self.assertEqual([line["index"] for line in lines], [0, 1, 2])
+            self.assertEqual(len({tuple(line["tokens"]) for line in lines}), 1)
+            for line in lines:
+                self.assertGreaterEqual(line["finish_s"], line["ttft_s"])
+            # The same file is a trace.
+            report = self.run_json("simulate", "--trace", file.name, "--json")
+            self.assertEqual((report["finished"], report["output_tokens"], report["violations"]), (3, 12, []))
+            file.write(json.dumps({"ids": [1], "arrival_s": -1}) + "\n")
+            file.flush()
+            self.assertEqual(quire("run", model("llama"), "--prompts", file.name)[0], 2)
+
     def test_simulate(self):
         flags = ("--synthetic", "mix:requests=300,rate=20,aborts=0.1,slow=0.1", "--seed", 4, "--json")
         report = self.run_json("simulate", *flags)

@@ -165,6 +165,7 @@ struct StepFlags {
   Options options;
   std::vector<int> batches;
   std::vector<int> contexts;
+  std::vector<int> chunks;
   int steps = 32;
   bool json = false;
   bool explain = false;
@@ -174,6 +175,7 @@ Status step(const StepFlags& flags) {
   engine::BenchStepRequest request;
   request.batches.assign(flags.batches.begin(), flags.batches.end());
   request.contexts.assign(flags.contexts.begin(), flags.contexts.end());
+  request.chunks.assign(flags.chunks.begin(), flags.chunks.end());
   if (request.batches.empty()) request.batches = {1, 8};
   if (request.contexts.empty()) request.contexts = {128, 1024};
   request.steps = flags.steps;
@@ -193,12 +195,18 @@ Status step(const StepFlags& flags) {
   for (const engine::BenchStepCell& cell : cells) {
     json["steps"].push_back({{"batch", cell.batch},
                              {"context", cell.context},
+                             {"chunk", cell.chunk},
                              {"ms", cell.ms},
                              {"tokens_s", cell.tokens_s},
                              {"fraction", cell.fraction},
                              {"host_us", cell.host_us},
                              {"gpu_idle_fraction", cell.gpu_idle_fraction}});
     if (flags.json) continue;
+    if (cell.chunk > 0) {
+      fmt::print("chunk {:>4}  behind  {:>6}  {:>8.2f} ms  {:>8.1f} tok/s\n", cell.chunk, cell.context,
+                 cell.ms, cell.tokens_s);
+      continue;
+    }
     fmt::print(
         "batch {:>4}  context {:>6}  {:>8.2f} ms  {:>8.1f} tok/s  {:>3.0f} % of reading weights and KV  host "
         "{:.0f} us  idle {:.1f} %\n",
@@ -236,6 +244,8 @@ std::vector<Command> make_bench(CLI::App& root) {
   step_command.need("MODEL", &of_step->model, "a Hugging Face folder or a .gguf file")
       .list("--batch", &of_step->batches, "batch sizes: 1,8")
       .list("--context", &of_step->contexts, "contexts in tokens: 128,4096")
+      .list("--chunk", &of_step->chunks,
+            "time prompt chunks too: 64,256,512 tokens, behind contexts rounded to the largest")
       .number("--steps", &of_step->steps, 1, 4096, "steps measured; the median is reported")
       .json(&of_step->json);
   add_engine_settings(*of_step->settings, &of_step->options, &of_step->explain);

@@ -1,9 +1,12 @@
 // `quire run`: one prompt, or many as one continuous batch.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "cli/answer_report.h"
 #include "cli/command.h"
@@ -92,6 +95,92 @@ Status run_single(const Run& run, Session& session) {
   return {};
 }
 
+// Many requests as one continuous batch: they come at their times, lines go out in the order of the file.
+class Many {
+ public:
+  Many(Session& session, std::vector<NumberedRequest> requests)
+      : session_(session),
+        requests_(std::move(requests)),
+        reports_(requests_.size()),
+        late_s_(requests_.size()),
+        done_(requests_.size(), false) {
+    for (std::size_t i = 0; i < requests_.size(); ++i) order_.push_back(i);
+    std::stable_sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
+      return requests_[a].arrival_s < requests_[b].arrival_s;
+    });
+  }
+
+  Status run() {
+    bool more = true;
+    while (more || next_ < order_.size()) {
+      if (!more) wait_for_next();
+      QUIRE_TRY_STATUS(submit_arrived());
+      outputs_.clear();
+      more = session_.step(outputs_);
+      for (TextOutput& output : outputs_) take(output);
+      print_finished();
+    }
+    return {};
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+  void wait_for_next() const {
+    std::this_thread::sleep_for(std::chrono::duration<double>(requests_[order_[next_]].arrival_s - now()));
+  }
+
+  Status submit_arrived() {
+    for (; next_ < order_.size() && requests_[order_[next_]].arrival_s <= now(); ++next_) {
+      const std::size_t index = order_[next_];
+      const NumberedRequest& request = requests_[index];
+      const Result<RequestId> id = session_.submit(request.request);
+      if (!id.ok())
+        return Error{id.error().code, fmt::format("prompts, line {}: {}", request.line, id.error().message)};
+      index_of_[id.value()] = index;
+      if (request.arrival_s > 0) late_s_[index] = now() - request.arrival_s;
+    }
+    return {};
+  }
+
+  void take(TextOutput& output) {
+    const std::size_t index = index_of_.at(output.id);
+    AnswerReport& report = reports_[index];
+    report.text += output.text;
+    report.tokens.insert(report.tokens.end(), output.tokens.begin(), output.tokens.end());
+    done_[index] = output.finish != Finish::none;
+    if (!done_[index]) return;
+    report.end = std::move(output);
+    // Times count from the arrival: until it was taken up, a step was running.
+    report.end.first_token_s += late_s_[index];
+    report.end.finish_s += late_s_[index];
+  }
+
+  void print_finished() {
+    for (; printed_ < reports_.size() && done_[printed_]; ++printed_) {
+      nlohmann::ordered_json json = to_json(reports_[printed_], session_.engine().info());
+      json["index"] = printed_;
+      json["finish_s"] = reports_[printed_].end.finish_s;
+      print_line(json);
+      reports_[printed_] = {};
+    }
+  }
+
+  Session& session_;
+  std::vector<NumberedRequest> requests_;
+  std::vector<std::size_t> order_;  // by arrival
+  std::vector<AnswerReport> reports_;
+  std::vector<double> late_s_;  // from arrival to submission
+  std::vector<bool> done_;
+  std::map<RequestId, std::size_t> index_of_;
+  std::vector<TextOutput> outputs_;
+  std::size_t next_ = 0;     // of order_
+  std::size_t printed_ = 0;  // reports before this are out
+  Clock::time_point begin_ = Clock::now();
+};
+
 Status run_many(const Run& run, Session& session) {
   QUIRE_TRY(text, read_file(run.prompts));
   TextRequest base;
@@ -100,43 +189,7 @@ Status run_many(const Run& run, Session& session) {
   base.stop = run.sampling.stop;
   base.ignore_eos = run.sampling.ignore_eos;
   QUIRE_TRY(requests, parse_prompts(text, base, run.chat));
-  std::map<RequestId, std::size_t> index_of;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    const Result<RequestId> id = session.submit(requests[i].request);
-    if (!id.ok()) {
-      return Error{id.error().code,
-                   fmt::format("prompts, line {}: {}", requests[i].line, id.error().message)};
-    }
-    index_of[id.value()] = i;
-  }
-  std::vector<AnswerReport> reports(requests.size());
-  std::vector<bool> done(requests.size(), false);
-  std::string failure;   // of the first that failed; the others go on
-  std::size_t next = 0;  // lines come out in the order of the file
-  std::vector<TextOutput> outputs;
-  bool more = true;
-  while (more) {
-    outputs.clear();
-    more = session.step(outputs);
-    for (TextOutput& output : outputs) {
-      const std::size_t index = index_of.at(output.id);
-      AnswerReport& report = reports[index];
-      report.text += output.text;
-      report.tokens.insert(report.tokens.end(), output.tokens.begin(), output.tokens.end());
-      done[index] = output.finish != Finish::none;
-      if (output.finish == Finish::failed && failure.empty())
-        failure = fmt::format("prompts, line {}: {}", requests[index].line, output.error);
-      if (done[index]) report.end = std::move(output);
-    }
-    for (; next < reports.size() && done[next]; ++next) {
-      nlohmann::ordered_json json = to_json(reports[next], session.engine().info());
-      json["index"] = next;
-      print_line(json);
-      reports[next] = {};
-    }
-  }
-  if (!failure.empty()) return bad_input(failure);
-  return {};
+  return Many(session, std::move(requests)).run();
 }
 
 Status run_command(Run& run) {

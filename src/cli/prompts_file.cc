@@ -21,10 +21,10 @@ using Json = nlohmann::json;
 constexpr std::size_t kLineBytesMax = 64u << 20;
 constexpr int kDepthMax = 32;
 
-constexpr std::array<std::string_view, 16> kKeys = {
+constexpr std::array<std::string_view, 17> kKeys = {
     "prompt", "ids",        "messages",           "max_tokens",        "temperature",      "top_p",
     "top_k",  "min_p",      "repetition_penalty", "frequency_penalty", "presence_penalty", "seed",
-    "stop",   "ignore_eos", "logit_bias",         "sequence_index"};
+    "stop",   "ignore_eos", "logit_bias",         "sequence_index",    "arrival_s"};
 
 Result<Json> parse_line(const std::string& line) {
   if (line.size() > kLineBytesMax)
@@ -127,7 +127,8 @@ Status read_logit_bias(const Json& json, TextRequest* request) {
   return {};
 }
 
-Result<TextRequest> parse_request(const std::string& line, const TextRequest& base, bool chat) {
+Result<TextRequest> parse_request(const std::string& line, const TextRequest& base, bool chat,
+                                  double* arrival_s) {
   QUIRE_TRY(json, parse_line(line));
   for (const auto& item : json.items()) {
     if (std::find(kKeys.begin(), kKeys.end(), item.key()) == kKeys.end()) {
@@ -143,6 +144,10 @@ Result<TextRequest> parse_request(const std::string& line, const TextRequest& ba
   QUIRE_TRY_STATUS(read_integer(json, "top_k", 0, 1 << 30, &sampling.top_k));
   QUIRE_TRY_STATUS(read_integer(json, "seed", 0, INT64_MAX, &sampling.seed));
   QUIRE_TRY_STATUS(read_integer(json, "sequence_index", 0, INT64_MAX, &request.sequence_index));
+  float arrival = 0.0f;
+  constexpr double kLongestWait = 1e6;  // seconds
+  QUIRE_TRY_STATUS(read_number(json, "arrival_s", 0, kLongestWait, &arrival));
+  *arrival_s = arrival;
   QUIRE_TRY_STATUS(read_number(json, "temperature", 0, 1000, &sampling.temperature));
   QUIRE_TRY_STATUS(read_number(json, "top_p", 1e-9, 1, &sampling.top_p));
   QUIRE_TRY_STATUS(read_number(json, "min_p", 0, 1, &sampling.min_p));
@@ -167,9 +172,10 @@ Result<std::vector<NumberedRequest>> parse_prompts(const std::string& text, cons
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     TextRequest indexed = base;
     indexed.sequence_index = requests.size();
-    Result<TextRequest> request = parse_request(line, indexed, chat);
+    double arrival_s = 0.0;
+    Result<TextRequest> request = parse_request(line, indexed, chat, &arrival_s);
     if (!request.ok()) return bad_input(fmt::format("prompts, line {}: {}", number, request.error().message));
-    requests.push_back({number, std::move(request).value()});
+    requests.push_back({number, arrival_s, std::move(request).value()});
   }
   if (requests.empty()) return bad_input("prompts: the file holds no request; give one JSON object a line");
   return requests;

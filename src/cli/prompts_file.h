@@ -1,6 +1,7 @@
 // The file of `run --prompts`: one JSON object a line with "prompt", "ids" or "messages" and, if wanted,
 // max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, frequency_penalty, presence_penalty,
-// seed, stop, ignore_eos, logit_bias. Unsaid values are those of the command line.
+// seed, stop, ignore_eos, logit_bias. Unsaid values are those of the command line. With "arrival_s" a request
+// comes so many seconds after the start, else at once.
 #pragma once
 
 #include <string>
@@ -12,6 +13,7 @@ namespace quire::cli {
 
 struct NumberedRequest {
   int line = 0;  // of the file, from 1
+  double arrival_s = 0.0;
   TextRequest request;
 };
 

@@ -21,6 +21,8 @@ Status check(const BenchStepRequest& request) {
     if (batch < 1) return bad_input(fmt::format("batch size {} is below 1", batch));
   for (const std::int32_t context : request.contexts)
     if (context < 2) return bad_input(fmt::format("context {} is below 2 tokens", context));
+  for (const std::int32_t chunk : request.chunks)
+    if (chunk < 1) return bad_input(fmt::format("chunk {} is below 1 token", chunk));
   return {};
 }
 
@@ -104,6 +106,59 @@ Result<BenchStepCell> measure(EngineImpl& engine, const BenchStepRequest& reques
   return cell;
 }
 
+// One prompt of context + chunk tokens of which only the chunk is computed, as a step of its own.
+Result<double> time_chunk(EngineImpl& engine, std::int32_t context, std::int32_t chunk) {
+  Request one;
+  one.prompt.assign(static_cast<std::size_t>(context + chunk), 1);
+  one.max_tokens = 1;
+  std::vector<Output> outputs;
+  engine.pretend_prefill(true);
+  QUIRE_TRY(id, engine.submit(std::move(one)));
+  const std::int64_t steps = context / engine.chunk_tokens();
+  for (std::int64_t s = 0; s < steps; ++s) engine.step(outputs);
+  engine.pretend_prefill(false);
+  const Clock::time_point begin = Clock::now();
+  while (engine.step(outputs)) continue;
+  const double time = seconds(Clock::now() - begin);
+  QUIRE_CHECK(outputs.size() == 1 && outputs[0].id == id, "{} outputs", outputs.size());
+  return time;
+}
+
+// Contexts that are whole numbers of the engine's chunk.
+std::vector<std::int32_t> chunk_contexts(const BenchStepRequest& request, std::int32_t chunk_tokens) {
+  std::vector<std::int32_t> contexts = {0};
+  for (const std::int32_t context : request.contexts)
+    contexts.push_back(context / chunk_tokens * chunk_tokens);
+  std::sort(contexts.begin(), contexts.end());
+  contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
+  return contexts;
+}
+
+Status measure_chunks(EngineImpl& engine, const BenchStepRequest& request,
+                      std::vector<BenchStepCell>& cells) {
+  if (request.chunks.empty()) return {};
+  constexpr std::int32_t kStepsPerTime = 8;  // a chunk takes as long as many decode steps
+  const std::int32_t times = std::max(1, request.steps / kStepsPerTime);
+  for (const std::int32_t context : chunk_contexts(request, engine.chunk_tokens())) {
+    for (const std::int32_t chunk : request.chunks) {
+      std::vector<double> measured;
+      for (std::int32_t t = 0; t < times; ++t) {
+        QUIRE_TRY(time, time_chunk(engine, context, chunk));
+        measured.push_back(time);
+      }
+      std::nth_element(measured.begin(), measured.begin() + times / 2, measured.end());
+      const double median = measured[static_cast<std::size_t>(times / 2)];
+      BenchStepCell cell;
+      cell.context = context;
+      cell.chunk = chunk;
+      cell.ms = median * 1e3;
+      cell.tokens_s = chunk / median;
+      cells.push_back(cell);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<BenchStepCell>> bench_step(const std::string& model, Options options,
@@ -116,6 +171,14 @@ Result<std::vector<BenchStepCell>> bench_step(const std::string& model, Options 
         fmt::format("a batch of {0} needs {0} running sequences and --max-running is {1}: use "
                     "--max-running {0}",
                     batch, options.max_running));
+  if (!request.chunks.empty()) {
+    const std::int32_t chunk = *std::max_element(request.chunks.begin(), request.chunks.end());
+    if (options.chunk_tokens == 0) options.chunk_tokens = chunk;
+    if (options.chunk_tokens < chunk)
+      return bad_input(fmt::format("a chunk of {0} tokens is over --chunk-tokens {1}: use --chunk-tokens {0}",
+                                   chunk, options.chunk_tokens));
+  }
+  options.prefix_cache = "off";
   QUIRE_TRY(first, EngineImpl::open(model, options));
   std::unique_ptr<EngineImpl> engine = std::move(first);
   const std::int32_t longest = *std::max_element(request.contexts.begin(), request.contexts.end());
@@ -135,6 +198,7 @@ Result<std::vector<BenchStepCell>> bench_step(const std::string& model, Options 
       cells.push_back(cell);
     }
   }
+  QUIRE_TRY_STATUS(measure_chunks(*engine, request, cells));
   return cells;
 }
 

@@ -36,6 +36,7 @@ class EngineImpl final : public Engine {
   void pretend_prefill(bool pretend) { pretend_prefill_ = pretend; }
   std::int64_t weight_bytes() const;
   std::int64_t kv_bytes_per_token() const;
+  std::int32_t chunk_tokens() const { return parts_->spec.chunk_tokens; }
 
  private:
   EngineImpl() = default;
