@@ -1,4 +1,5 @@
-// `quire bench device|attention|step`: this machine's ceilings, and how near the engine comes to them.
+// `quire bench device|attention|step|scheduler`: this machine's ceilings, and how near the engine comes to
+// them.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include "engine/resolve.h"
 #include "platform/cpu/isa.h"
 #include "platform/platform.h"
+#include "simulate/bench.h"
 
 namespace quire::cli {
 
@@ -217,10 +219,45 @@ Status step(const StepFlags& flags) {
   return {};
 }
 
+struct SchedulerFlags {
+  std::shared_ptr<Settings> settings = std::make_shared<Settings>();
+  simulate::BenchSchedulerRequest request;
+  bool json = false;
+};
+
+Json times_to_json(const simulate::StepTimes& times) {
+  return {{"us", times.us}, {"us_p99", times.us_p99}, {"us_max", times.us_max}};
+}
+
+Status scheduler_bench(const SchedulerFlags& flags) {
+  QUIRE_TRY(report, simulate::bench_scheduler(flags.request));
+  const simulate::BenchSchedulerRequest& request = flags.request;
+  if (flags.json) {
+    Json json{{"running", request.running},
+              {"waiting", request.waiting},
+              {"context", request.context},
+              {"page_size", request.page_tokens},
+              {"steps", request.steps}};
+    json["steady"] = times_to_json(report.steady);
+    if (request.waiting > 0) json["turnover"] = times_to_json(report.turnover);
+    fmt::print("{}\n", json.dump());
+    return {};
+  }
+  const auto line = [](const char* name, const simulate::StepTimes& times) {
+    fmt::print("{:<9} {:>8.1f} us a step, p99 {:.1f}, most {:.1f}\n", name, times.us, times.us_p99,
+               times.us_max);
+  };
+  fmt::print("{} running, {} waiting, prompts of {} tokens, pages of {}\n", request.running, request.waiting,
+             request.context, request.page_tokens);
+  line("steady", report.steady);
+  if (request.waiting > 0) line("turnover", report.turnover);
+  return {};
+}
+
 }  // namespace
 
 std::vector<Command> make_bench(CLI::App& root) {
-  Flags group(root, "bench", "measure: device, attention, step");
+  Flags group(root, "bench", "measure: device, attention, step, scheduler");
   group.group();
 
   auto of_device = std::make_shared<DeviceFlags>();
@@ -250,6 +287,16 @@ std::vector<Command> make_bench(CLI::App& root) {
       .json(&of_step->json);
   add_engine_settings(*of_step->settings, &of_step->options, &of_step->explain);
 
+  auto of_scheduler = std::make_shared<SchedulerFlags>();
+  simulate::BenchSchedulerRequest& request = of_scheduler->request;
+  Flags scheduler_command(group.app(), "scheduler", "the host side of one step, without a device");
+  scheduler_command.number("--running", &request.running, 1, 65536, "sequences that decode")
+      .number("--waiting", &request.waiting, 0, 1 << 20, "requests in the queue")
+      .number("--context", &request.context, 2, 1 << 17, "tokens of each prompt")
+      .number("--page-size", &request.page_tokens, 1, 256, "tokens per KV page")
+      .number("--steps", &request.steps, 1, 100000, "steps measured of each kind")
+      .json(&of_scheduler->json);
+
   return {{&device_command.app(), of_device->settings, [of_device] { return device(*of_device); }},
           {&attention_command.app(), of_attention->settings,
            [of_attention] {
@@ -258,7 +305,9 @@ std::vector<Command> make_bench(CLI::App& root) {
                flags.page_sizes = {flags.options.page_size};
              return attention_bench(flags);
            }},
-          {&step_command.app(), of_step->settings, [of_step] { return step(*of_step); }}};
+          {&step_command.app(), of_step->settings, [of_step] { return step(*of_step); }},
+          {&scheduler_command.app(), of_scheduler->settings,
+           [of_scheduler] { return scheduler_bench(*of_scheduler); }}};
 }
 
 }  // namespace quire::cli

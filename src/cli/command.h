@@ -34,7 +34,7 @@ Command make_verify(CLI::App& root);
 Command make_info(CLI::App& root);
 Command make_config(CLI::App& root);
 Command make_simulate(CLI::App& root);
-std::vector<Command> make_bench(CLI::App& root);  // device, attention, step
+std::vector<Command> make_bench(CLI::App& root);  // device, attention, step, scheduler
 
 // The code of a Status whose message was said already: a failed check.
 Error check_failed_error();
