@@ -1,8 +1,12 @@
 // Body of kernel_*.cc, included once in each, inside an anonymous namespace and after the vector types of
 // that instruction set:
-//   F8    8 lanes: load, store, zero, fma, add, mul; transpose8 and sum8 over 8 of them
+//   F8    8 lanes: load, store, zero, fma, add, mul; transpose8 over 8 of them
 //   F     kLanes lanes: the same and set, sub, max, div, select by mask bits, ...
 //   load16<KvElement>(row, u, &a, &b): dims [16u, 16u + 16) of a cache row, in lane order (dim_of)
+//   load_keys<KvElement>(keys, u, &a, &b): the same of kKeysOfVector keys, 8 lanes each, kKeyStep apart
+//   load_panel<KvElement>(row, n, dims, &a, &b): dims [n * kPanelWidth, dims) of a cache row, as many as two
+//     vectors hold and zeros past the last; lanes as place_of says
+//   store_scores: sums the chains of a block of keys and stores the scores
 // No std:: here: an inline function of the library compiled with these flags must not become the
 // program's only copy.
 
@@ -10,11 +14,17 @@ constexpr float kLowest = -3.4e38f;
 constexpr int kPanelWidth = 2 * kLanes;
 static_assert(kPanelWidth <= kPanel && kTileKeys % kPanelWidth == 0);
 
-// The dim in lane c of vector t of a row. Two bf16 share a word: its halves are the lanes of two vectors,
-// a shift and a mask apart, which is cheaper than spreading eight of them over one.
+// The dim in lane c of 8-lane vector t of a row of keys. Two bf16 share a word: its halves are the lanes of two
+// vectors, a shift and a mask apart, which is cheaper than spreading eight of them over one.
 template <KvElement E>
 constexpr int dim_of(int t, int c) {
   return E == kBf16 ? t / 2 * 16 + 2 * c + t % 2 : 8 * t + c;
+}
+
+// Where the sum of the values of a dim lies: panels of two vectors, filled as above.
+template <KvElement E>
+constexpr int place_of(int dim) {
+  return E == kBf16 ? dim / kPanelWidth * kPanelWidth + dim % 2 * kLanes + dim % kPanelWidth / 2 : dim;
 }
 
 struct KeyRange {
@@ -63,13 +73,6 @@ inline F tanh_of(F x) {
 
 // ---- few rows: the cache is read in place, lanes hold dims ----
 
-template <KvElement E>
-inline F8 load_half(const void* row, int u, int half) {
-  F8 a, b;
-  load16<E>(row, u, a, b);
-  return half == 0 ? a : b;
-}
-
 inline void fetch_row(const void* row, int bytes) {
   for (int at = 0; at < bytes; at += 64)
     __builtin_prefetch(static_cast<const char*>(row) + at, 0, kFetchLevel);
@@ -83,147 +86,129 @@ struct Fetch {
   int bytes;  // of a row
 };
 
-template <KvElement E, int kRows, int kKeys>
-inline void chains_of(const float* const* q, const void* const* k, int dim, Fetch fetch, float* chains) {
-  F8 acc[kRows][kKeys];
+template <KvElement E, int kRows, int kVectors>
+inline void chains_of(const float* const* q, const void* const* k, int dim, Fetch fetch,
+                      F (&acc)[kRows][kVectors]) {
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r) QUIRE_UNROLL
-  for (int n = 0; n < kKeys; ++n) acc[r][n] = zero8();
+  for (int n = 0; n < kVectors; ++n) acc[r][n] = zero();
   const int steps = dim / 16;
   for (int u = 0, due = 0, fetched = 0; u < steps; ++u) {
     for (due += fetch.count; due >= steps; due -= steps) fetch_row(fetch.rows[fetched++], fetch.bytes);
-    F8 qv[kRows];
+    // All of a step at once where the registers suffice; else its two vectors one after the other.
+    constexpr int kPasses = kRows * (kVectors + 2) + 4 <= kRegisters ? 1 : 2;
     QUIRE_UNROLL
-    for (int r = 0; r < kRows; ++r) qv[r] = load_once(q[r] + 16 * u);
-    QUIRE_UNROLL
-    for (int n = 0; n < kKeys; ++n) {
-      const F8 kv = load_half<E>(k[n], u, 0);
+    for (int pass = 0; pass < kPasses; ++pass) {
+      F qa[kRows], qb[kRows];
       QUIRE_UNROLL
-      for (int r = 0; r < kRows; ++r) acc[r][n] = fma(qv[r], kv, acc[r][n]);
-    }
-    QUIRE_UNROLL
-    for (int r = 0; r < kRows; ++r) qv[r] = load_once(q[r] + 16 * u + 8);
-    QUIRE_UNROLL
-    for (int n = 0; n < kKeys; ++n) {
-      const F8 kv = load_half<E>(k[n], u, 1);
+      for (int r = 0; r < kRows; ++r) {
+        if (kPasses == 1 || pass == 0) qa[r] = load_query(q[r] + 16 * u);
+        if (kPasses == 1 || pass == 1) qb[r] = load_query(q[r] + 16 * u + 8);
+      }
       QUIRE_UNROLL
-      for (int r = 0; r < kRows; ++r) acc[r][n] = fma(qv[r], kv, acc[r][n]);
+      for (int n = 0; n < kVectors; ++n) {
+        F a, b;
+        load_keys<E>(k + key_of_vector(n), u, a, b);
+        QUIRE_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          if (kPasses == 1 || pass == 0) acc[r][n] = fma(qa[r], a, acc[r][n]);
+          if (kPasses == 1 || pass == 1) acc[r][n] = fma(qb[r], b, acc[r][n]);
+        }
+      }
     }
   }
-  QUIRE_UNROLL
-  for (int r = 0; r < kRows; ++r) QUIRE_UNROLL
-  for (int n = 0; n < kKeys; ++n) store(chains + (r * kTileKeys + n) * kChains, acc[r][n]);
 }
 
 // The values of the same keys are fetched meanwhile: they are next.
-template <KvElement E, int kRows, int kKeys>
-inline int scores_of_keys(const TileArgs& a, int row, int j, int end, bool fetch) {
-  for (; j + kKeys <= end; j += kKeys)
-    chains_of<E, kRows, kKeys>(a.q_lanes + row, a.k + j, a.qk_dim,
-                               {a.v + j, fetch ? kKeys : 0, a.v_dim * kElementBytes[E]},
-                               a.chains + j * kChains);
-  return j;
-}
-
 template <KvElement E, int kRows>
 inline void scores_in_place_rows(const TileArgs& a, int row, KeyRange keys, bool fetch) {
-  int key = scores_of_keys<E, kRows, kKeysAtOnce[kRows]>(a, row, keys.begin, keys.end, fetch);
-  key = scores_of_keys<E, kRows, 2>(a, row, key, keys.end, fetch);
-  scores_of_keys<E, kRows, 1>(a, row, key, keys.end, fetch);
-  for (int r = 0; r < kRows; ++r)
-    for (int j = keys.begin; j < keys.end; j += 8) {
-      F8 part[8];
-      QUIRE_UNROLL
-      for (int n = 0; n < 8; ++n) part[n] = load(a.chains + (r * kTileKeys + j + n) * kChains);
-      store(a.scores + (row + r) * kTileKeys + j, sum8(part));
-    }
+  constexpr int kVectors = kVectorsAtOnce[kRows];
+  constexpr int kKeys = kVectors * kKeysOfVector;
+  for (int j = keys.begin; j < keys.end; j += kKeys) {
+    F acc[kRows][kVectors];
+    chains_of<E, kRows, kVectors>(a.q_lanes + row, a.k + j, a.qk_dim,
+                                  {a.v + j, fetch ? kKeys : 0, a.v_dim * kElementBytes[E]}, acc);
+    store_scores(acc, j, a.chains, a.scores + row * kTileKeys + j);
+  }
+}
+
+// Calls f.run<n>(row, first) for all rows, 4 at a time; `first` is true once.
+template <class F1>
+inline void for_few_rows(int rows, F1 f) {
+  int row = 0;
+  for (; row + 4 <= rows; row += 4) f.template run<4>(row, row == 0);
+  switch (rows - row) {
+    case 3:
+      return f.template run<3>(row, row == 0);
+    case 2:
+      return f.template run<2>(row, row == 0);
+    case 1:
+      return f.template run<1>(row, row == 0);
+    default:
+      return;
+  }
 }
 
 template <KvElement E>
-inline void scores_in_place(const TileArgs& a, KeyRange keys) {
-  bool fetch = true;
-  int row = 0;
-  for (; row + 4 <= a.rows; row += 4, fetch = false) scores_in_place_rows<E, 4>(a, row, keys, fetch);
-  switch (a.rows - row) {
-    case 3:
-      scores_in_place_rows<E, 3>(a, row, keys, fetch);
-      break;
-    case 2:
-      scores_in_place_rows<E, 2>(a, row, keys, fetch);
-      break;
-    case 1:
-      scores_in_place_rows<E, 1>(a, row, keys, fetch);
-      break;
-    default:
-      break;
+struct ScoresInPlace {
+  const TileArgs& a;
+  KeyRange keys;
+  template <int kRows>
+  void run(int row, bool first) const {
+    scores_in_place_rows<E, kRows>(a, row, keys, first);
   }
-}
+};
 
-// Dims [16u, 16u + 16 kSteps) of the sums.
-template <KvElement E, int kRows, int kSteps>
-inline void values_block(const TileArgs& a, int row, int u, KeyRange keys, Fetch fetch) {
-  constexpr int kVectors = 2 * kSteps;
-  F8 acc[kRows][kVectors];
-  float* base = a.acc + row * a.acc_stride + 16 * u;
+// Panels [panel, panel + kPanels) of the sums. Of the next tile's keys the same bytes are fetched.
+template <KvElement E, int kRows, int kPanels>
+inline void values_block(const TileArgs& a, int row, int panel, KeyRange keys, bool fetch) {
+  constexpr int kVectors = 2 * kPanels;
+  constexpr int kBytes = kPanels * kPanelWidth * kElementBytes[E];
+  F acc[kRows][kVectors];
+  float* base = a.acc + row * a.acc_stride + panel * kPanelWidth;
   const float* p = a.scores + row * kTileKeys;
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    const F8 alpha = set8(a.alpha[row + r]);
+    const F alpha = set(a.alpha[row + r]);
     QUIRE_UNROLL
-    for (int s = 0; s < kVectors; ++s) acc[r][s] = mul(load(base + r * a.acc_stride + 8 * s), alpha);
+    for (int s = 0; s < kVectors; ++s)
+      acc[r][s] = mul(load_wide(base + r * a.acc_stride + s * kLanes), alpha);
   }
-  for (int j = keys.begin, due = 0, fetched = 0; j < keys.end; ++j) {
-    for (due += fetch.count; due >= kTileKeys; due -= kTileKeys)
-      fetch_row(fetch.rows[fetched++], fetch.bytes);
-    F8 v[kVectors];
+  const void* const* next = fetch ? a.next_k : a.v;
+  const int ahead = panel * kPanelWidth * kElementBytes[E];
+  for (int j = keys.begin; j < keys.end; ++j) {
     QUIRE_UNROLL
-    for (int s = 0; s < kSteps; ++s) load16<E>(a.v[j], u + s, v[2 * s], v[2 * s + 1]);
+    for (int at = 0; at < kBytes; at += 64)
+      __builtin_prefetch(static_cast<const char*>(next[j]) + ahead + at, 0, kFetchLevel);
+    F v[kVectors];
+    QUIRE_UNROLL
+    for (int s = 0; s < kPanels; ++s) load_panel<E>(a.v[j], panel + s, a.v_dim, v[2 * s], v[2 * s + 1]);
     QUIRE_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const F8 weight = set8(p[r * kTileKeys + j]);
+      const F weight = set(p[r * kTileKeys + j]);
       QUIRE_UNROLL
       for (int s = 0; s < kVectors; ++s) acc[r][s] = fma(weight, v[s], acc[r][s]);
     }
   }
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r) QUIRE_UNROLL
-  for (int s = 0; s < kVectors; ++s) store(base + r * a.acc_stride + 8 * s, acc[r][s]);
-}
-
-// The next tile's keys are fetched meanwhile, a share in each pass over the dims.
-template <KvElement E, int kRows>
-inline void values_in_place_rows(const TileArgs& a, int row, KeyRange keys, bool fetch) {
-  constexpr int kSteps = kStepsAtOnce[kRows];
-  const int steps = a.v_dim / 16;
-  const auto share = [&](int begin, int end) {
-    const int first = kTileKeys * begin / steps;
-    return Fetch{a.next_k + first, fetch ? kTileKeys * end / steps - first : 0, a.qk_dim * kElementBytes[E]};
-  };
-  int u = 0;
-  for (; u + kSteps <= steps; u += kSteps)
-    values_block<E, kRows, kSteps>(a, row, u, keys, share(u, u + kSteps));
-  for (; u < steps; ++u) values_block<E, kRows, 1>(a, row, u, keys, share(u, u + 1));
+  for (int s = 0; s < kVectors; ++s) store(base + r * a.acc_stride + s * kLanes, acc[r][s]);
 }
 
 template <KvElement E>
-inline void values_in_place(const TileArgs& a, KeyRange keys) {
-  bool fetch = a.next_k != nullptr;
-  int row = 0;
-  for (; row + 4 <= a.rows; row += 4, fetch = false) values_in_place_rows<E, 4>(a, row, keys, fetch);
-  switch (a.rows - row) {
-    case 3:
-      values_in_place_rows<E, 3>(a, row, keys, fetch);
-      break;
-    case 2:
-      values_in_place_rows<E, 2>(a, row, keys, fetch);
-      break;
-    case 1:
-      values_in_place_rows<E, 1>(a, row, keys, fetch);
-      break;
-    default:
-      break;
+struct ValuesInPlace {
+  const TileArgs& a;
+  KeyRange keys;
+  template <int kRows>
+  void run(int row, bool first) const {
+    constexpr int kPanels = kPanelsAtOnce[kRows];
+    const int panels = (a.v_dim + kPanelWidth - 1) / kPanelWidth;
+    const bool fetch = first && a.next_k != nullptr;
+    int n = 0;
+    for (; n + kPanels <= panels; n += kPanels) values_block<E, kRows, kPanels>(a, row, n, keys, fetch);
+    for (; n < panels; ++n) values_block<E, kRows, 1>(a, row, n, keys, fetch);
   }
-}
+};
 
 // ---- many rows: tiles are packed to f32 once, lanes hold keys (scores) or dims (values) ----
 
@@ -250,19 +235,18 @@ inline void pack_keys(const TileArgs& a, KeyRange keys) {
   }
 }
 
-// v_pack: [panel of kPanelWidth dims in lane order][key][dim of the panel], the last panel padded with zeros.
+// v_pack: [panel of kPanelWidth dims][key][dim of the panel], the last panel padded with zeros.
 template <KvElement E>
 inline void pack_values(const TileArgs& a, KeyRange keys) {
-  const int padded = (a.v_dim + kPanelWidth - 1) / kPanelWidth * (kPanelWidth / 16);
+  const int panels = (a.v_dim + kPanelWidth - 1) / kPanelWidth;
   for (int j = keys.begin; j < keys.end; ++j) {
     if (a.next_k != nullptr) fetch_row(a.next_k[j], a.qk_dim * kElementBytes[E]);
-    for (int u = 0; u < padded; ++u) {
-      float* at =
-          a.v_pack + 16 * u / kPanelWidth * kPanelWidth * kTileKeys + j * kPanelWidth + 16 * u % kPanelWidth;
-      F8 x = zero8(), y = zero8();
-      if (16 * u < a.v_dim) load16<E>(a.v[j], u, x, y);
+    float* at = a.v_pack + j * kPanelWidth;
+    for (int n = 0; n < panels; ++n, at += kPanelWidth * kTileKeys) {
+      F x, y;
+      load_panel<E>(a.v[j], n, a.v_dim, x, y);
       store(at, x);
-      store(at + 8, y);
+      store(at + kLanes, y);
     }
   }
 }
@@ -377,62 +361,71 @@ struct ValuesBlock {
 
 // ---- softmax of one tile: scores become weights, the row's maximum and sum move on ----
 
-// Scales, caps and masks the scores in place; gives the new maximum.
-inline float finish_scores(const TileArgs& a, float* s, std::uint64_t visible, KeyRange keys, float old_max) {
-  const F scale = set(a.scale);
-  F top = set(kNoKey);
-  for (int j = keys.begin; j < keys.end; j += kLanes) {
-    F x = mul(load_wide(s + j), scale);
-    if (a.k_scale != nullptr) x = mul(x, load_wide(a.k_scale + j));
-    if (a.softcap > 0.0f) x = mul(set(a.softcap), tanh_of(div(x, set(a.softcap))));
-    x = select(static_cast<unsigned>(visible >> j), x, set(kNoKey));
-    store(s + j, x);
-    top = max(top, x);
-  }
-  // A visible key makes the maximum finite, so that NaN scores give NaN and not an empty row.
-  const float tile_max = max_lane(top) > kLowest ? max_lane(top) : kLowest;
-  return tile_max > old_max ? tile_max : old_max;
-}
-
-inline void softmax_row(const TileArgs& a, int row, KeyRange keys) {
+// All of a row's tile stays in registers; keys that it does not see weigh 0.
+inline void softmax_row(const TileArgs& a, int row) {
+  constexpr int kVectors = kTileKeys / kLanes;
   float* s = a.scores + row * kTileKeys;
   const std::uint64_t visible = a.visible[row];
   if (visible == 0) {
-    for (int j = keys.begin; j < keys.end; j += kLanes) store(s + j, set(0.0f));
+    for (int j = 0; j < kTileKeys; j += kLanes) store(s + j, set(0.0f));
     a.alpha[row] = 1.0f;
     return;
   }
-  const float new_max = finish_scores(a, s, visible, keys, a.max[row]);
-  const float alpha = first_lane(exp_nonpositive(set(a.max[row] - new_max)));
-  const F top = set(new_max);
-  F sum = set(0.0f);
-  for (int j = keys.begin; j < keys.end; j += kLanes) {
-    const F p = exp_nonpositive(sub(load_wide(s + j), top));
-    sum = add(sum, p);
-    store(s + j, a.v_scale != nullptr ? mul(p, load_wide(a.v_scale + j)) : p);
+  const F scale = set(a.scale);
+  F x[kVectors];
+  QUIRE_UNROLL
+  for (int n = 0; n < kVectors; ++n) x[n] = mul(load_wide(s + n * kLanes), scale);
+  if (a.k_scale != nullptr) QUIRE_UNROLL
+  for (int n = 0; n < kVectors; ++n) x[n] = mul(x[n], load_wide(a.k_scale + n * kLanes));
+  if (a.softcap > 0.0f) QUIRE_UNROLL
+  for (int n = 0; n < kVectors; ++n) x[n] = mul(set(a.softcap), tanh_of(div(x[n], set(a.softcap))));
+  if (visible != ~0ull) QUIRE_UNROLL
+  for (int n = 0; n < kVectors; ++n)
+    x[n] = select(static_cast<unsigned>(visible >> n * kLanes), x[n], set(kNoKey));
+  F top[kVectors];
+  QUIRE_UNROLL
+  for (int n = 0; n < kVectors; ++n) top[n] = x[n];
+  QUIRE_UNROLL
+  for (int half = kVectors / 2; half > 0; half /= 2) QUIRE_UNROLL
+  for (int n = 0; n < half; ++n) top[n] = max(top[n], top[n + half]);
+  // A visible key makes the maximum finite, so that NaN scores give NaN and not an empty row.
+  const F old = set(a.max[row]);
+  const F now = max(max(max_of_lanes(top[0]), set(kLowest)), old);
+  const F alpha = exp_nonpositive(sub(old, now));
+  QUIRE_UNROLL
+  for (int n = 0; n < kVectors; ++n) {
+    x[n] = exp_nonpositive(sub(x[n], now));
+    top[n] = x[n];
   }
-  a.max[row] = new_max;
-  a.sum[row] = a.sum[row] * alpha + sum_lanes(sum);
-  a.alpha[row] = alpha;
+  if (a.v_scale != nullptr) QUIRE_UNROLL
+  for (int n = 0; n < kVectors; ++n) x[n] = mul(x[n], load_wide(a.v_scale + n * kLanes));
+  QUIRE_UNROLL
+  for (int n = 0; n < kVectors; ++n) store(s + n * kLanes, x[n]);
+  QUIRE_UNROLL
+  for (int half = kVectors / 2; half > 0; half /= 2) QUIRE_UNROLL
+  for (int n = 0; n < half; ++n) top[n] = add(top[n], top[n + half]);
+  a.max[row] = first_lane(now);
+  a.alpha[row] = first_lane(alpha);
+  a.sum[row] = a.sum[row] * a.alpha[row] + sum_of_lanes(top[0]);
 }
 
 template <KvElement E>
 void tile(const TileArgs& args) {
   const TileArgs a = args;
-  const KeyRange keys = visible_range(a.any, a.packed ? kPanelWidth : kLanes);
+  const KeyRange keys = visible_range(a.any, a.packed ? kPanelWidth : kKeyBlock);
   if (a.packed) {
     pack_keys<E>(a, keys);
     for (int j = keys.begin / kPanelWidth * kPanelWidth; j < keys.end; j += kPanelWidth)
       for_row_blocks(a.rows, ScoresBlock{a, j});
   } else {
-    scores_in_place<E>(a, keys);
+    for_few_rows(a.rows, ScoresInPlace<E>{a, keys});
   }
-  for (int row = 0; row < a.rows; ++row) softmax_row(a, row, keys);
+  for (int row = 0; row < a.rows; ++row) softmax_row(a, row);
   if (a.packed) {
     pack_values<E>(a, keys);
     for (int d = 0; d < a.v_dim; d += kPanelWidth) for_row_blocks(a.rows, ValuesBlock{a, d, keys});
   } else {
-    values_in_place<E>(a, keys);
+    for_few_rows(a.rows, ValuesInPlace<E>{a, keys});
   }
 }
 
@@ -470,8 +463,7 @@ void fold(float* max_io, float* sum_io, float* acc, float part_max, float part_s
 
 template <KvElement E>
 void write(float* out, const float* acc, float factor, int dim) {
-  for (int t = 0; t < dim / 8; ++t)
-    for (int c = 0; c < 8; ++c) out[dim_of<E>(t, c)] = acc[8 * t + c] * factor;
+  for (int d = 0; d < dim; ++d) out[d] = acc[place_of<E>(d)] * factor;
 }
 
 constexpr Kernels kTable{{tile<kF32>, tile<kBf16>, tile<kF16>, tile<kFp8>},

@@ -11,8 +11,9 @@ namespace {
 using F = F8;
 constexpr int kLanes = 8;
 constexpr int kMicroRows = 6;                    // 12 accumulators, 2 loads, 1 broadcast: 15 of 16 registers
-constexpr int kKeysAtOnce[5] = {0, 8, 6, 4, 2};  // by rows: up to 12 accumulators
-constexpr int kStepsAtOnce[5] = {0, 4, 3, 2, 1};
+constexpr int kRegisters = 16;
+constexpr int kVectorsAtOnce[5] = {0, 8, 4, 4, 2};  // by rows
+constexpr int kPanelsAtOnce[5] = {0, 4, 2, 2, 1};
 constexpr int kFetchLevel = 2;
 
 inline F load_wide(const float* p) { return load(p); }
@@ -43,17 +44,34 @@ inline F add_exponent(F value, F shifted) {
   const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(value), n));
 }
-inline float max_lane(F x) {
-  __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-  y = _mm_max_ps(y, _mm_movehl_ps(y, y));
-  return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+inline F max_of_lanes(F x) {
+  x = max(x, _mm256_permute2f128_ps(x, x, 1));
+  x = max(x, _mm256_permute_ps(x, 0x4e));
+  return max(x, _mm256_permute_ps(x, 0xb1));
 }
-inline float sum_lanes(F x) {
+inline float sum_of_lanes(F x) {
   __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   y = _mm_add_ps(y, _mm_movehl_ps(y, y));
   return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
 }
 
+// Lane n of the result: ((0+2)+(1+3)) + ((4+6)+(5+7)) over the lanes of x[n]; kernel.inl: tree().
+inline F sum_chains(const F x[8]) {
+  F pair[4];
+  QUIRE_UNROLL
+  for (int n = 0; n < 4; ++n)
+    pair[n] = add(_mm256_unpacklo_ps(x[2 * n], x[2 * n + 1]), _mm256_unpackhi_ps(x[2 * n], x[2 * n + 1]));
+  F quad[2];
+  QUIRE_UNROLL
+  for (int n = 0; n < 2; ++n) {
+    const __m256d a = _mm256_castps_pd(pair[2 * n]);
+    const __m256d b = _mm256_castps_pd(pair[2 * n + 1]);
+    quad[n] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  }
+  return add(_mm256_permute2f128_ps(quad[0], quad[1], 0x20), _mm256_permute2f128_ps(quad[0], quad[1], 0x31));
+}
+
+#include "attention/backends/cpu/keys_of_8.h"
 #include "attention/backends/cpu/kernel.inl"
 
 }  // namespace

@@ -20,8 +20,9 @@ constexpr int kLanes = 8;
 constexpr int kMicroRows = 2;
 constexpr int kElementBytes[kKvElements] = {4, 2, 2, 1};
 constexpr float kFp8Unit = 1.0f;
-constexpr int kKeysAtOnce[5] = {0, 4, 2, 2, 1};
-constexpr int kStepsAtOnce[5] = {0, 2, 1, 1, 1};
+constexpr int kRegisters = 16;
+constexpr int kVectorsAtOnce[5] = {0, 4, 2, 2, 1};  // by rows
+constexpr int kPanelsAtOnce[5] = {0, 2, 1, 1, 1};
 constexpr int kFetchLevel = 2;
 
 template <class V>
@@ -35,7 +36,6 @@ inline U4 as_bits(V4 x) { return reinterpret_cast<U4>(x); }
 inline V4 all(float x) { return V4{x, x, x, x}; }
 
 inline F8 load(const float* p) { return {load_as<V4>(p), load_as<V4>(p + 4)}; }
-inline F8 load_once(const float* p) { return load(p); }
 inline void store(float* p, F8 x) { std::memcpy(p, &x, sizeof(F8)); }
 inline F8 set8(float x) { return {all(x), all(x)}; }
 inline F8 zero8() { return set8(0.0f); }
@@ -83,7 +83,7 @@ inline void load16(const void* row, int u, F8& a, F8& b) {
 }
 
 // Lane n of the result: ((0+2)+(1+3)) + ((4+6)+(5+7)) over the lanes of x[n]; kernel.inl: tree().
-inline F8 sum8(const F8 x[8]) {
+inline F8 sum_chains(const F8 x[8]) {
   float sums[8];
   for (int n = 0; n < 8; ++n) {
     const V4 a = x[n].a;
@@ -127,17 +127,18 @@ inline F add_exponent(F value, F shifted) {
   return {as_float(as_bits(value.a) + (as_bits(shifted.a) << 23)),
           as_float(as_bits(value.b) + (as_bits(shifted.b) << 23))};
 }
-inline float max_lane(F x) {
+inline F max_of_lanes(F x) {
   float top = x.a[0];
   for (int n = 1; n < 4; ++n) top = x.a[n] > top ? x.a[n] : top;
   for (int n = 0; n < 4; ++n) top = x.b[n] > top ? x.b[n] : top;
-  return top;
+  return set(top);
 }
-inline float sum_lanes(F x) {
+inline float sum_of_lanes(F x) {
   const V4 y = x.a + x.b;
   return (y[0] + y[2]) + (y[1] + y[3]);
 }
 
+#include "attention/backends/cpu/keys_of_8.h"
 #include "attention/backends/cpu/kernel.inl"
 
 }  // namespace

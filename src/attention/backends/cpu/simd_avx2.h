@@ -8,13 +8,6 @@ constexpr int kElementBytes[kKvElements] = {4, 2, 2, 1};
 constexpr float kFp8Unit = 256.0f;  // an e4m3 pattern read as a half is the value / 2^8
 
 inline F8 load(const float* p) { return _mm256_loadu_ps(p); }
-// Stays in a register over its uses: the compiler would rather load it anew for each, and the load ports are
-// what the loops run out of.
-inline F8 load_once(const float* p) {
-  F8 x = _mm256_loadu_ps(p);
-  __asm__("" : "+x"(x));
-  return x;
-}
 inline void store(float* p, F8 x) { _mm256_storeu_ps(p, x); }
 inline F8 zero8() { return _mm256_setzero_ps(); }
 inline F8 set8(float x) { return _mm256_set1_ps(x); }
@@ -48,22 +41,6 @@ inline void load16(const void* row, int u, F8& a, F8& b) {
     a = widen_fp8(at);
     b = widen_fp8(at + 8);
   }
-}
-
-// Lane n of the result: ((0+2)+(1+3)) + ((4+6)+(5+7)) over the lanes of x[n]; kernel.inl: tree().
-inline F8 sum8(const F8 x[8]) {
-  F8 pair[4];
-  QUIRE_UNROLL
-  for (int n = 0; n < 4; ++n)
-    pair[n] = add(_mm256_unpacklo_ps(x[2 * n], x[2 * n + 1]), _mm256_unpackhi_ps(x[2 * n], x[2 * n + 1]));
-  F8 quad[2];
-  QUIRE_UNROLL
-  for (int n = 0; n < 2; ++n) {
-    const __m256d a = _mm256_castps_pd(pair[2 * n]);
-    const __m256d b = _mm256_castps_pd(pair[2 * n + 1]);
-    quad[n] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-  }
-  return add(_mm256_permute2f128_ps(quad[0], quad[1], 0x20), _mm256_permute2f128_ps(quad[0], quad[1], 0x31));
 }
 
 inline void transpose8(F8 x[8]) {
