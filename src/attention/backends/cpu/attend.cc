@@ -17,12 +17,19 @@ constexpr int kElementBytes[kKvElements] = {4, 2, 2, 1};
 // What keys that nobody sees are read as; the widest row is kMaxDim floats.
 alignas(64) constexpr float kZeros[kMaxDim] = {};
 
+// Whose keys: a sequence and a KV head.
+struct Owner {
+  std::int32_t sequence;
+  std::int32_t kv_head;
+};
+
 // The (query row, head) pairs of one unit and lane. Pair m is row m / heads, head m % heads of the block.
 class Block {
  public:
-  Block(const AttendContext& context, const Unit& unit, std::int32_t lane, int thread);
+  Block(const AttendContext& context, const Work& work, int thread);
 
-  void run();
+  // `next`: what this thread will probably do then; its first keys are fetched at the end. Null: unknown.
+  void run(const Work* next);
 
  private:
   std::int64_t step_row(int m) const { return first_row_ + m / heads_; }
@@ -30,15 +37,17 @@ class Block {
   float* record(int m, std::int32_t split) const;
 
   bool find_masks(TileKeys& keys) const;
-  void find_rows(TileKeys& keys) const;
-  void find_segment(TileKeys& keys, int begin, int end, std::uint64_t seen) const;
+  void find_rows(TileKeys& keys, Owner owner) const;
+  void find_scales(TileKeys& keys, Owner owner, int begin, int end, std::int64_t page,
+                   std::int64_t token) const;
   // The first tile from `tile` on that a row sees, with its rows found; tile = -1 when there is none.
   void next_tile(TileKeys& keys, std::int32_t tile) const;
+  bool find_first(TileKeys& keys, const Work& work) const;
   void fetch(const TileKeys& keys) const;
   void prepare_args();
-  void set_tile(const TileKeys& keys, const TileKeys& next);
+  void set_tile(const TileKeys& keys, const void* const* next_k);
   void clear_split();
-  void end_split();
+  void end_split(std::int32_t split);
   void store_records(std::int32_t split) const;
   void join_group();
   void write_row(int m, float max, float sum, const float* acc) const;
@@ -47,14 +56,13 @@ class Block {
   const Geometry& g_;
   const Unit& unit_;
   const std::int32_t lane_;
-  const std::int32_t kv_head_;
+  const Owner owner_;
   const Scratch scratch_;
   std::int32_t first_head_ = 0;
   std::int32_t heads_ = 0;
   std::int64_t first_row_ = 0;  // of the step
   int rows_ = 0;                // pairs
   TileArgs tile_;
-  RowView views_[kMaxRows];
   const float* q_[kMaxRows];
   float max_[kMaxRows];
   float sum_[kMaxRows];
@@ -63,18 +71,18 @@ class Block {
   float total_sum_[kMaxRows];
 };
 
-Block::Block(const AttendContext& context, const Unit& unit, std::int32_t lane, int thread)
+Block::Block(const AttendContext& context, const Work& work, int thread)
     : c_(context),
       g_(*context.geometry),
-      unit_(unit),
-      lane_(lane),
-      kv_head_(lane / g_.head_blocks),
+      unit_(context.layout->units[work.unit]),
+      lane_(work.lane),
+      owner_{unit_.sequence, lane_ / g_.head_blocks},
       scratch_(make_scratch(g_, context.layout->scratch + thread * context.layout->scratch_bytes)) {
-  const std::int32_t block = lane % g_.head_blocks;
+  const std::int32_t block = lane_ % g_.head_blocks;
   heads_ = std::min(g_.block_heads, g_.ratio - block * g_.block_heads);
-  first_head_ = kv_head_ * g_.ratio + block * g_.block_heads;
-  first_row_ = std::int64_t{c_.shape->q_offsets[unit.sequence]} + unit.row;
-  rows_ = unit.rows * heads_;
+  first_head_ = owner_.kv_head * g_.ratio + block * g_.block_heads;
+  first_row_ = std::int64_t{c_.shape->q_offsets[unit_.sequence]} + unit_.row;
+  rows_ = unit_.rows * heads_;
   std::fill_n(total_max_, rows_, kNoKey);
   std::fill_n(total_sum_, rows_, 0.0f);
 }
@@ -89,61 +97,66 @@ float* Block::record(int m, std::int32_t split) const {
 bool Block::find_masks(TileKeys& keys) const {
   keys.any = 0;
   for (std::int32_t r = 0; r < unit_.rows; ++r) {
-    const std::uint64_t bits = tile_mask(views_[r], keys.tile * kTileKeys);
+    const std::uint64_t bits = tile_mask(scratch_.views[r], keys.tile * kTileKeys);
     for (std::int32_t h = 0; h < heads_; ++h) keys.visible[r * heads_ + h] = bits;
     keys.any |= bits;
   }
   return keys.any != 0;
 }
 
-// Keys [begin, end) of the tile, all of one page (or of a dense source).
-void Block::find_segment(TileKeys& keys, int begin, int end, std::uint64_t seen) const {
-  const KvView& kv = c_.args->kv;
-  const std::int64_t first = std::int64_t{keys.tile} * kTileKeys + begin;
-  std::int64_t page = 0;
-  std::int64_t token = first;
-  if (c_.source == KvSource::paged) {
-    page = c_.shape->block_table[unit_.sequence * c_.shape->table_stride + first / kv.page_size];
-    token = first % kv.page_size;
+// Addresses of `count` cache rows from `row` on; bit j of `seen`: somebody sees the j-th.
+inline void place_rows(const void** to, const char* row, std::int64_t stride, int count, std::uint64_t seen) {
+  if (std::countr_one(seen) >= count) {
+    for (int j = 0; j < count; ++j) to[j] = row + j * stride;
   } else {
-    token += c_.shape->kv_offsets[unit_.sequence];
-  }
-  const char* k = static_cast<const char*>(kv.k) + page * kv.k_stride.page + kv_head_ * kv.k_stride.head;
-  const char* v = static_cast<const char*>(kv.v) + page * kv.v_stride.page + kv_head_ * kv.v_stride.head;
-  for (int j = begin; j < end; ++j, ++token) {
-    const bool visible = seen >> j & 1;
-    keys.k[j] = visible ? static_cast<const void*>(k + token * kv.k_stride.token) : kZeros;
-    keys.v[j] = visible ? static_cast<const void*>(v + token * kv.v_stride.token) : kZeros;
-  }
-  if (kv.format.scale != KvScaleKind::token_head) return;
-  token -= end - begin;
-  const std::int64_t base = page * kv.scale_stride.page + kv_head_ * kv.scale_stride.head;
-  for (int j = begin; j < end; ++j, ++token) {
-    const std::int64_t at = base + token * kv.scale_stride.token;
-    const bool visible = seen >> j & 1;
-    keys.k_scale[j] =
-        visible ? *reinterpret_cast<const float*>(reinterpret_cast<const char*>(kv.k_scale) + at) : 0.0f;
-    keys.v_scale[j] =
-        visible ? *reinterpret_cast<const float*>(reinterpret_cast<const char*>(kv.v_scale) + at) : 0.0f;
+    for (int j = 0; j < count; ++j)
+      to[j] = (seen >> j & 1) != 0 ? static_cast<const void*>(row + j * stride) : kZeros;
   }
 }
 
-void Block::find_rows(TileKeys& keys) const {
-  const std::int64_t page_size = c_.source == KvSource::paged ? c_.args->kv.page_size : kTileKeys;
+// Page by page; a dense source is one page. Entries of the table without a key that is seen are not read.
+void Block::find_rows(TileKeys& keys, Owner owner) const {
+  const KvView& kv = c_.args->kv;
   const std::int64_t first = std::int64_t{keys.tile} * kTileKeys;
-  for (int begin = 0; begin < kTileKeys;) {
-    const std::int64_t left = page_size - (first + begin) % page_size;
-    const int end = static_cast<int>(std::min<std::int64_t>(kTileKeys, begin + left));
-    const std::uint64_t segment = (end == 64 ? ~0ull : (1ull << end) - 1) & (~0ull << begin);
-    if ((keys.any & segment) != 0) {
-      find_segment(keys, begin, end, keys.any);
-    } else {
-      for (int j = begin; j < end; ++j) {
-        keys.k[j] = keys.v[j] = kZeros;
-        keys.k_scale[j] = keys.v_scale[j] = 0.0f;
-      }
-    }
-    begin = end;
+  std::int64_t page_size = std::numeric_limits<std::int64_t>::max();
+  const std::uint32_t* table = nullptr;
+  std::int64_t token = first;
+  if (c_.source == KvSource::paged) {
+    page_size = kv.page_size;
+    table = c_.shape->block_table + owner.sequence * c_.shape->table_stride + first / page_size;
+    token = first % page_size;
+  } else {
+    token += c_.shape->kv_offsets[owner.sequence];
+  }
+  const char* k_head = static_cast<const char*>(kv.k) + owner.kv_head * kv.k_stride.head;
+  const char* v_head = static_cast<const char*>(kv.v) + owner.kv_head * kv.v_stride.head;
+  for (int begin = 0; begin < kTileKeys; token = 0, ++table) {
+    const int count = static_cast<int>(std::min<std::int64_t>(kTileKeys - begin, page_size - token));
+    const std::uint64_t seen = (keys.any >> begin) & (~0ull >> (64 - count));
+    const std::int64_t page = seen != 0 && table != nullptr ? *table : 0;
+    place_rows(keys.k + begin, k_head + page * kv.k_stride.page + token * kv.k_stride.token,
+               kv.k_stride.token, count, seen);
+    place_rows(keys.v + begin, v_head + page * kv.v_stride.page + token * kv.v_stride.token,
+               kv.v_stride.token, count, seen);
+    if (kv.format.scale == KvScaleKind::token_head)
+      find_scales(keys, owner, begin, begin + count, page, token);
+    begin += count;
+  }
+}
+
+// Of keys [begin, end) of the tile, which lie in one page from `token` on.
+void Block::find_scales(TileKeys& keys, Owner owner, int begin, int end, std::int64_t page,
+                        std::int64_t token) const {
+  const KvView& kv = c_.args->kv;
+  std::int64_t at =
+      page * kv.scale_stride.page + owner.kv_head * kv.scale_stride.head + token * kv.scale_stride.token;
+  for (int j = begin; j < end; ++j, at += kv.scale_stride.token) {
+    const bool seen = (keys.any >> j & 1) != 0;
+    const auto read = [&](const float* base) {
+      return seen ? *reinterpret_cast<const float*>(reinterpret_cast<const char*>(base) + at) : 0.0f;
+    };
+    keys.k_scale[j] = read(kv.k_scale);
+    keys.v_scale[j] = read(kv.v_scale);
   }
 }
 
@@ -152,10 +165,22 @@ void Block::next_tile(TileKeys& keys, std::int32_t tile) const {
   const std::int32_t end = (unit_.first_split + unit_.splits) * kTiles;
   for (keys.tile = tile; keys.tile < end; ++keys.tile) {
     if (!find_masks(keys)) continue;
-    find_rows(keys);
+    find_rows(keys, owner_);
     return;
   }
   keys.tile = -1;
+}
+
+// The first tile of other work, as its last row sees it; false where that row sees nothing of the tile.
+bool Block::find_first(TileKeys& keys, const Work& work) const {
+  const Unit& unit = c_.layout->units[work.unit];
+  if (unit.splits == 0) return false;
+  const RowView view = row_view(*c_.shape, unit.sequence, unit.row + unit.rows - 1);
+  keys.tile = std::max(unit.first_split * (kSplitKeys / kTileKeys), hull(view).begin / kTileKeys);
+  keys.any = tile_mask(view, keys.tile * kTileKeys);
+  if (keys.any == 0) return false;
+  find_rows(keys, {unit.sequence, work.lane / g_.head_blocks});
+  return true;
 }
 
 // The keys of the first tile; each tile then has the kernel fetch its values and the next one's keys.
@@ -168,7 +193,7 @@ void Block::fetch(const TileKeys& keys) const {
 void Block::prepare_args() {
   const Args& args = *c_.args;
   for (std::int32_t r = 0; r < unit_.rows; ++r)
-    views_[r] = row_view(*c_.shape, unit_.sequence, unit_.row + r);
+    scratch_.views[r] = row_view(*c_.shape, unit_.sequence, unit_.row + r);
   const bool packed = rows_ > kFewRows;
   for (int m = 0; m < rows_; ++m) {
     const float* q =
@@ -186,7 +211,7 @@ void Block::prepare_args() {
   tile_.q_packed = scratch_.q;
   tile_.scale = args.scale * args.q_descale * c_.kernels->unit[g_.element];
   if (args.kv.format.scale == KvScaleKind::tensor) tile_.scale *= args.kv.k_scale[0];
-  if (args.kv.format.scale == KvScaleKind::layer_head) tile_.scale *= args.kv.k_scale[kv_head_];
+  if (args.kv.format.scale == KvScaleKind::layer_head) tile_.scale *= args.kv.k_scale[owner_.kv_head];
   tile_.softcap = args.softcap;
   tile_.max = max_;
   tile_.sum = sum_;
@@ -198,10 +223,10 @@ void Block::prepare_args() {
   tile_.v_pack = scratch_.v_pack;
 }
 
-void Block::set_tile(const TileKeys& keys, const TileKeys& next) {
+void Block::set_tile(const TileKeys& keys, const void* const* next_k) {
   tile_.k = keys.k;
   tile_.v = keys.v;
-  tile_.next_k = next.tile >= 0 ? next.k : nullptr;
+  tile_.next_k = next_k;
   tile_.any = keys.any;
   tile_.visible = keys.visible;
   const bool scaled = c_.args->kv.format.scale == KvScaleKind::token_head;
@@ -216,20 +241,21 @@ void Block::clear_split() {
 }
 
 // What the split in hand adds to its rows.
-void Block::end_split() {
+void Block::end_split(std::int32_t split) {
+  if (unit_.group >= 0) return store_records(split);
   for (int m = 0; m < rows_; ++m) {
     const std::int64_t at = std::int64_t{m} * g_.acc_stride;
     c_.kernels->fold(&total_max_[m], &total_sum_[m], scratch_.total_acc + at, max_[m], sum_[m],
-                     scratch_.acc + at, g_.v_dim);
+                     scratch_.acc + at, g_.acc_stride);
   }
 }
 
 void Block::store_records(std::int32_t split) const {
   for (int m = 0; m < rows_; ++m) {
     float* to = record(m, split);
-    std::copy_n(scratch_.acc + std::int64_t{m} * g_.acc_stride, g_.v_dim, to);
-    to[g_.v_dim] = max_[m];
-    to[g_.v_dim + 1] = sum_[m];
+    std::copy_n(scratch_.acc + std::int64_t{m} * g_.acc_stride, g_.acc_stride, to);
+    to[g_.acc_stride] = max_[m];
+    to[g_.acc_stride + 1] = sum_[m];
   }
 }
 
@@ -237,14 +263,15 @@ void Block::store_records(std::int32_t split) const {
 void Block::join_group() {
   const Group& group = c_.layout->groups[unit_.group];
   std::atomic_ref<std::int32_t> arrived(c_.layout->arrivals[std::int64_t{unit_.group} * g_.lanes() + lane_]);
-  if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < group.whole.splits) return;
+  if (arrived.fetch_add(unit_.splits, std::memory_order_acq_rel) + unit_.splits < group.whole.splits) return;
   arrived.store(0, std::memory_order_relaxed);
   for (int m = 0; m < rows_; ++m) {
     float max = kNoKey;
     float sum = 0.0f;
     for (std::int32_t s = 0; s < group.whole.splits; ++s) {
       const float* part = record(m, group.whole.first_split + s);
-      c_.kernels->fold(&max, &sum, scratch_.total_acc, part[g_.v_dim], part[g_.v_dim + 1], part, g_.v_dim);
+      c_.kernels->fold(&max, &sum, scratch_.total_acc, part[g_.acc_stride], part[g_.acc_stride + 1], part,
+                       g_.acc_stride);
     }
     write_row(m, max, sum, scratch_.total_acc);
   }
@@ -264,35 +291,32 @@ void Block::write_row(int m, float max, float sum, const float* acc) const {
   if (args.sink != nullptr) whole += std::exp(static_cast<double>(args.sink[head(m)]) - max);
   double value = c_.kernels->unit[g_.element];
   if (args.kv.format.scale == KvScaleKind::tensor) value *= args.kv.v_scale[0];
-  if (args.kv.format.scale == KvScaleKind::layer_head) value *= args.kv.v_scale[kv_head_];
+  if (args.kv.format.scale == KvScaleKind::layer_head) value *= args.kv.v_scale[owner_.kv_head];
   c_.kernels->write[g_.element](out, acc, static_cast<float>(value / whole), g_.v_dim);
   if (lse != nullptr) *lse = static_cast<float>(max + std::log(static_cast<double>(sum)));
 }
 
-void Block::run() {
+void Block::run(const Work* next_work) {
   constexpr std::int32_t kTiles = kSplitKeys / kTileKeys;
   prepare_args();
   TileKeys* now = scratch_.keys[0];
   TileKeys* next = scratch_.keys[1];
   next_tile(*now, unit_.first_split * kTiles);
-  if (now->tile >= 0) fetch(*now);
+  // A split that no row sees is stored too: the group joins all of them.
+  std::int32_t split = unit_.first_split;
   clear_split();
   while (now->tile >= 0) {
     next_tile(*next, now->tile + 1);
-    set_tile(*now, *next);
+    const bool last = next->tile < 0;
+    const bool known = !last || (next_work != nullptr && find_first(*next, *next_work));
+    for (; split < now->tile / kTiles; ++split) end_split(split), clear_split();
+    set_tile(*now, known ? next->k : nullptr);
     c_.kernels->tile[g_.element](tile_);
-    const bool ends = next->tile < 0 || next->tile / kTiles != now->tile / kTiles;
-    if (ends && unit_.group < 0) {
-      end_split();
-      if (next->tile >= 0) clear_split();
-    }
+    if (last) break;
     std::swap(now, next);
   }
-  if (unit_.group >= 0) {
-    store_records(unit_.first_split);
-    join_group();
-    return;
-  }
+  for (; split < unit_.first_split + unit_.splits; ++split) end_split(split), clear_split();
+  if (unit_.group >= 0) return join_group();
   for (int m = 0; m < rows_; ++m)
     write_row(m, total_max_[m], total_sum_[m], scratch_.total_acc + std::int64_t{m} * g_.acc_stride);
 }
@@ -309,8 +333,8 @@ void clear_row(const AttendContext& context, std::int64_t row) {
 
 }  // namespace
 
-void attend(const AttendContext& context, std::int64_t unit, std::int32_t lane, int thread) {
-  Block(context, context.layout->units[unit], lane, thread).run();
+void attend(const AttendContext& context, const Work& work, const Work* next, int thread) {
+  Block(context, work, thread).run(next);
 }
 
 void clear_outside(const AttendContext& context) {

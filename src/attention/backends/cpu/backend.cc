@@ -59,13 +59,15 @@ class CpuAttention : public Attention {
                  platform::cpu::Team& team) const {
     const AttendContext context{&geometry_, &kernels_, &shape, &args, &layout, source_};
     const std::int32_t lanes = geometry_.lanes();
-    // The rows of no sequence are one more piece of work, dealt first.
-    team.for_each(1 + std::int64_t{layout.header->unit_count} * lanes, [&](std::int64_t index, int thread) {
-      if (index == 0) {
-        clear_outside(context);
-      } else {
-        attend(context, (index - 1) / lanes, static_cast<std::int32_t>((index - 1) % lanes), thread);
-      }
+    const std::int64_t count = std::int64_t{layout.header->unit_count} * lanes;
+    const auto work_of = [lanes](std::int64_t index) {
+      return Work{index / lanes, static_cast<std::int32_t>(index % lanes)};
+    };
+    // The rows of no sequence are one more piece of work, dealt first. Threads that keep step take turns.
+    team.for_each(1 + count, [&](std::int64_t index, int thread) {
+      if (index == 0) return clear_outside(context);
+      const Work next = work_of(index - 1 + team.threads());
+      attend(context, work_of(index - 1), next.unit < layout.header->unit_count ? &next : nullptr, thread);
     });
   }
 

@@ -92,6 +92,7 @@ TEST(CpuAttention, EveryDimAndRatioInEveryPhase) {
     int qk, v;
   };
   const int ratios[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 16};
+  const DType types[] = {DType::f32, DType::bf16, DType::f16};
   int n = 0;
   for (Dims d : {Dims{16, 16},
                  {32, 32},
@@ -104,11 +105,14 @@ TEST(CpuAttention, EveryDimAndRatioInEveryPhase) {
                  {192, 128},
                  {256, 256}}) {
     const int ratio = ratios[n++ % 10];
-    Spec spec;
-    spec.problem = problem_of(2 * ratio, 2, d.qk, d.v, DType::f32, 16);
-    spec.sequences = {
-        {1, 1, 700, 0, 0}, {2, 1, 1, 0, 0}, {3, 5, 130, 0, 0}, {4, 37, 100, 0, 0}, {5, 20, 20, 0, 0}};
-    expect_right(spec, "dims " + std::to_string(d.qk) + " ratio " + std::to_string(ratio));
+    for (DType type : types) {
+      Spec spec;
+      spec.problem = problem_of(2 * ratio, 2, d.qk, d.v, type, 16);
+      spec.sequences = {
+          {1, 1, 700, 0, 0}, {2, 1, 1, 0, 0}, {3, 5, 130, 0, 0}, {4, 37, 100, 0, 0}, {5, 20, 20, 0, 0}};
+      expect_right(spec, "dims " + std::to_string(d.qk) + " ratio " + std::to_string(ratio) + " " +
+                             std::string(to_string(type)));
+    }
   }
 }
 

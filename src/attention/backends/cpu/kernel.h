@@ -54,7 +54,7 @@ struct TileArgs {
   // Scratch, 64-byte aligned.
   float* scores = nullptr;  // [rows, kTileKeys]
   float* alpha = nullptr;   // [rows]
-  float* chains = nullptr;  // [kFewRows, kTileKeys, kChains]
+  float* chains = nullptr;  // [4, 8 keys, kChains]
   float* k_pack = nullptr;  // kTileKeys * qk_dim
   float* v_pack = nullptr;  // kTileKeys * acc_stride
 };

@@ -14,8 +14,8 @@ constexpr float kLowest = -3.4e38f;
 constexpr int kPanelWidth = 2 * kLanes;
 static_assert(kPanelWidth <= kPanel && kTileKeys % kPanelWidth == 0);
 
-// The dim in lane c of 8-lane vector t of a row of keys. Two bf16 share a word: its halves are the lanes of two
-// vectors, a shift and a mask apart, which is cheaper than spreading eight of them over one.
+// The dim in lane c of 8-lane vector t of a row of keys. Two bf16 share a word: its halves are the lanes of
+// two vectors, a shift and a mask apart, which is cheaper than spreading eight of them over one.
 template <KvElement E>
 constexpr int dim_of(int t, int c) {
   return E == kBf16 ? t / 2 * 16 + 2 * c + t % 2 : 8 * t + c;

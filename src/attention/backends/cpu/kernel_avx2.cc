@@ -10,7 +10,7 @@ namespace {
 
 using F = F8;
 constexpr int kLanes = 8;
-constexpr int kMicroRows = 6;                    // 12 accumulators, 2 loads, 1 broadcast: 15 of 16 registers
+constexpr int kMicroRows = 6;  // 12 accumulators, 2 loads, 1 broadcast: 15 of 16 registers
 constexpr int kRegisters = 16;
 constexpr int kVectorsAtOnce[5] = {0, 8, 4, 4, 2};  // by rows
 constexpr int kPanelsAtOnce[5] = {0, 4, 2, 2, 1};
@@ -72,6 +72,8 @@ inline F sum_chains(const F x[8]) {
 }
 
 #include "attention/backends/cpu/keys_of_8.h"
+
+// The kernels follow what they use.
 #include "attention/backends/cpu/kernel.inl"
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 using F = __m512;
 constexpr int kLanes = 16;
-constexpr int kMicroRows = 8;                    // 16 accumulators: two FMA pipes of latency 4 stay full
+constexpr int kMicroRows = 8;  // 16 accumulators: two FMA pipes of latency 4 stay full
 constexpr int kRegisters = 32;
 constexpr int kKeysOfVector = 2;  // a vector holds 8 dims of key n and of key n + kKeyStep
 constexpr int kKeyStep = 4;
@@ -79,8 +79,7 @@ inline void widen_bf16(__m512i words, F& even, F& odd) {
 }
 inline F widen_fp8(__m128i bytes) {
   const __m256i wide = _mm256_cvtepi8_epi16(bytes);  // sign in bits 15..7
-  __m256i half =
-      _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(static_cast<short>(0xbfff)));
+  __m256i half = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(static_cast<short>(0xbfff)));
   const __m256i magnitude = _mm256_and_si256(wide, _mm256_set1_epi16(0x7f));
   half = _mm256_or_si256(half, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f)));  // 0x7f is NaN
   return _mm512_cvtph_ps(half);
@@ -152,7 +151,8 @@ inline void store_scores(F (&acc)[kRows][4], int, float*, float* scores) {
   QUIRE_UNROLL
   for (int r = 0; r < kRows; r += 2) {
     const int s = r + 1 < kRows ? r + 1 : r;
-    const F both[8] = {acc[r][0], acc[r][1], acc[r][2], acc[r][3], acc[s][0], acc[s][1], acc[s][2], acc[s][3]};
+    const F both[8] = {acc[r][0], acc[r][1], acc[r][2], acc[r][3],
+                       acc[s][0], acc[s][1], acc[s][2], acc[s][3]};
     const F sums = sum_chains(both);
     _mm256_storeu_ps(scores + r * kTileKeys, _mm512_castps512_ps256(sums));
     if (s != r) _mm256_storeu_ps(scores + s * kTileKeys, _mm512_extractf32x8_ps(sums, 1));

@@ -139,6 +139,8 @@ inline float sum_of_lanes(F x) {
 }
 
 #include "attention/backends/cpu/keys_of_8.h"
+
+// The kernels follow what they use.
 #include "attention/backends/cpu/kernel.inl"
 
 }  // namespace

@@ -12,6 +12,8 @@ constexpr std::int64_t kAlign = 64;
 // Partial results of split sequences get at most this much, or what one row needs; sequences that find it
 // full are not split.
 constexpr std::int64_t kRecordBytes = 8ll << 20;
+// What is left of a step is dealt in pieces of at most one part in this many per thread.
+constexpr std::int32_t kPieces = 8;
 // A sequence with this many units of its own keeps its keys together.
 constexpr std::int32_t kEnoughUnits = 16;
 
@@ -96,7 +98,7 @@ Geometry make_geometry(const Problem& problem) {
   g.block_heads = ceil_div(g.ratio, g.head_blocks);
   g.block_rows = rows / g.block_heads;
   g.acc_stride = ceil_div(g.v_dim, kPanel) * kPanel;
-  g.record_floats = ceil_div(g.v_dim + 2, 16) * 16;
+  g.record_floats = ceil_div(g.acc_stride + 2, 16) * 16;
   g.split_rows = std::max(kFewRows, g.block_rows * ((kEnoughUnits - 1) / g.lanes()));
   g.element = element_of(problem.kv.k_type);
   return g;
@@ -108,9 +110,10 @@ Scratch make_scratch(const Geometry& g, char* base) {
   Scratch s;
   s.keys[0] = carver.take<TileKeys>(1);
   s.keys[1] = carver.take<TileKeys>(1);
+  s.views = carver.take<RowView>(g.block_rows);
   s.q = carver.take<float>(rows * g.qk_dim);
   s.scores = carver.take<float>(rows * kTileKeys);
-  s.chains = carver.take<float>(4 * kTileKeys * kChains);
+  s.chains = carver.take<float>(4 * 8 * kChains);
   s.k_pack = carver.take<float>(std::int64_t{kTileKeys} * g.qk_dim);
   s.v_pack = carver.take<float>(std::int64_t{kTileKeys} * g.acc_stride);
   s.acc = carver.take<float>(rows * g.acc_stride);
@@ -142,6 +145,7 @@ PlanLayout make_layout(const Geometry& g, const StepShape& shape, PlanBuffer buf
   layout.groups = carver.take<Group>(blocks);
   layout.arrivals = carver.take<std::int32_t>(blocks * g.lanes());
   layout.units = carver.take<Unit>(layout.unit_capacity);
+  layout.threads = threads;
   layout.scratch_bytes = make_scratch(g, nullptr).bytes;
   layout.scratch = carver.take<char>(threads * layout.scratch_bytes);
   layout.records = carver.take<float>(layout.slot_capacity * g.q_heads * g.record_floats);
@@ -150,39 +154,97 @@ PlanLayout make_layout(const Geometry& g, const StepShape& shape, PlanBuffer buf
   return layout;
 }
 
-void make_plan(const Geometry& g, const StepShape& shape, const PlanLayout& layout) {
-  std::int32_t units = 0;
-  std::int32_t groups = 0;
-  std::int64_t slots = 0;
-  for (std::int32_t i = 0; i < shape.batch; ++i) {
-    const std::int32_t q_len = shape.q_offsets[i + 1] - shape.q_offsets[i];
+namespace {
+
+// Fills the units and groups of a plan.
+class Planner {
+ public:
+  Planner(const Geometry& g, const StepShape& shape, const PlanLayout& layout)
+      : g_(g), shape_(shape), layout_(layout) {}
+  void plan();
+
+ private:
+  template <class F>
+  void each_block(F f) const;
+  bool may_deal(const Unit& whole) const;
+  void add_unit(const Unit& unit);
+  void add_block(Unit whole);
+
+  const Geometry& g_;
+  const StepShape& shape_;
+  const PlanLayout& layout_;
+  std::int64_t left_ = 0;  // splits, times lanes, of the blocks not yet added
+  std::int32_t units_ = 0;
+  std::int32_t groups_ = 0;
+  std::int64_t slots_ = 0;
+};
+
+template <class F>
+void Planner::each_block(F f) const {
+  for (std::int32_t i = 0; i < shape_.batch; ++i) {
+    const std::int32_t q_len = shape_.q_offsets[i + 1] - shape_.q_offsets[i];
     // The last block first: under a causal mask it has the most keys, and long work should not start last.
-    for (std::int32_t block = ceil_div(q_len, g.block_rows) - 1; block >= 0; --block) {
-      Unit unit{i, block * g.block_rows, 0, 0, 0, -1};
-      unit.rows = std::min(g.block_rows, q_len - unit.row);
-      const KeySpan keys = hull(shape, i, unit.row, unit.rows);
+    for (std::int32_t block = ceil_div(q_len, g_.block_rows) - 1; block >= 0; --block) {
+      Unit unit{i, block * g_.block_rows, 0, 0, 0, -1};
+      unit.rows = std::min(g_.block_rows, q_len - unit.row);
+      const KeySpan keys = hull(shape_, i, unit.row, unit.rows);
       if (keys.begin < keys.end) {
         unit.first_split = keys.begin / kSplitKeys;
         unit.splits = ceil_div(keys.end, kSplitKeys) - unit.first_split;
       }
-      const std::int64_t wanted = std::int64_t{unit.rows} * unit.splits;
-      const bool deal = unit.splits > 1 && q_len <= g.split_rows && slots + wanted <= layout.slot_capacity;
-      QUIRE_CHECK(units + (deal ? unit.splits : 1) <= layout.unit_capacity && groups <= layout.group_capacity,
-                  "units {} of {}, groups {} of {}", units, layout.unit_capacity, groups,
-                  layout.group_capacity);
-      if (!deal) {
-        layout.units[units++] = unit;
-        continue;
-      }
-      layout.groups[groups] = {unit, slots};
-      slots += wanted;
-      for (std::int32_t s = 0; s < unit.splits; ++s)
-        layout.units[units++] = {i, unit.row, unit.rows, unit.first_split + s, 1, groups};
-      ++groups;
+      f(unit);
     }
   }
-  std::fill_n(layout.arrivals, std::int64_t{groups} * g.lanes(), 0);
-  *layout.header = {units, groups};
+}
+
+bool Planner::may_deal(const Unit& whole) const {
+  const std::int32_t q_len = shape_.q_offsets[whole.sequence + 1] - shape_.q_offsets[whole.sequence];
+  return q_len <= g_.split_rows;
+}
+
+void Planner::add_unit(const Unit& unit) {
+  QUIRE_CHECK(units_ < layout_.unit_capacity, "more than {} units", layout_.unit_capacity);
+  layout_.units[units_++] = unit;
+}
+
+// Long pieces first, short ones last: each a fair share of what is left, so that all threads end together.
+void Planner::add_block(Unit whole) {
+  const bool deal = may_deal(whole);
+  std::int32_t split = 0;
+  const auto piece = [&] {
+    const std::int64_t share = left_ / (std::int64_t{kPieces} * layout_.threads);
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(share, 1, std::max(whole.splits - split, 1)));
+  };
+  const std::int64_t wanted = std::int64_t{whole.rows} * whole.splits;
+  if (!deal || piece() >= whole.splits || slots_ + wanted > layout_.slot_capacity) {
+    if (deal) left_ -= std::int64_t{whole.splits} * g_.lanes();
+    return add_unit(whole);
+  }
+  QUIRE_CHECK(groups_ < layout_.group_capacity, "more than {} groups", layout_.group_capacity);
+  layout_.groups[groups_] = {whole, slots_};
+  slots_ += wanted;
+  while (split < whole.splits) {
+    const std::int32_t splits = piece();
+    add_unit({whole.sequence, whole.row, whole.rows, whole.first_split + split, splits, groups_});
+    split += splits;
+    left_ -= std::int64_t{splits} * g_.lanes();
+  }
+  ++groups_;
+}
+
+void Planner::plan() {
+  each_block([&](const Unit& unit) {
+    if (may_deal(unit)) left_ += std::int64_t{unit.splits} * g_.lanes();
+  });
+  each_block([&](const Unit& unit) { add_block(unit); });
+  std::fill_n(layout_.arrivals, std::int64_t{groups_} * g_.lanes(), 0);
+  *layout_.header = {units_, groups_};
+}
+
+}  // namespace
+
+void make_plan(const Geometry& g, const StepShape& shape, const PlanLayout& layout) {
+  Planner(g, shape, layout).plan();
 }
 
 }  // namespace quire::attention::cpu

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/backends/cpu/kernel.h"
+#include "attention/backends/cpu/rows.h"
 #include "attention/contract.h"
 
 namespace quire::attention::cpu {
@@ -20,7 +21,7 @@ struct Geometry {
   std::int32_t qk_dim = 0;
   std::int32_t v_dim = 0;
   std::int32_t acc_stride = 0;
-  std::int32_t record_floats = 0;  // a partial result of one row and head: acc, max, sum
+  std::int32_t record_floats = 0;  // a partial result of one row and head: acc [acc_stride], max, sum
   std::int32_t split_rows = 0;     // longest query whose keys are dealt to several units
   KvElement element = kF32;
 
@@ -36,10 +37,10 @@ struct Unit {
   std::int32_t rows = 0;
   std::int32_t first_split = 0;  // keys [first_split * kSplitKeys, ...)
   std::int32_t splits = 0;       // 0: no row sees a key
-  std::int32_t group = -1;       // -1: the unit finishes its rows itself
+  std::int32_t group = -1;       // -1: the unit has all its rows' keys and finishes them itself
 };
 
-// Rows whose splits are computed by several units; the last one to finish joins them.
+// Rows whose splits are dealt to several units; the last one to finish joins them, split by split.
 struct Group {
   Unit whole;
   std::int64_t slot = 0;  // of split first_split, row `row`; then row by row, split by split
@@ -55,10 +56,11 @@ struct PlanLayout {
   PlanHeader* header = nullptr;
   Unit* units = nullptr;
   Group* groups = nullptr;
-  std::int32_t* arrivals = nullptr;  // [groups, lanes]; 0 between runs
+  std::int32_t* arrivals = nullptr;  // [groups, lanes]: splits done; 0 between runs
   float* records = nullptr;          // [slots, q_heads, record_floats]
   char* scratch = nullptr;           // [threads] of scratch_bytes
   std::int64_t scratch_bytes = 0;
+  std::int32_t threads = 1;
   std::int64_t unit_capacity = 0;
   std::int64_t group_capacity = 0;
   std::int64_t slot_capacity = 0;
@@ -76,7 +78,8 @@ struct TileKeys {
   std::int32_t tile;
 };
 struct Scratch {
-  TileKeys* keys[2] = {};  // the tile in hand and the one to come
+  TileKeys* keys[2] = {};    // the tile in hand and the one to come
+  RowView* views = nullptr;  // of the block's query rows
   float* q = nullptr;
   float* scores = nullptr;
   float* chains = nullptr;
