@@ -195,6 +195,11 @@ class Json(unittest.TestCase):
         step = self.run_json("bench", "step", model("llama"), "--batch", 2, "--context", 32, "--steps", 2, "--json")
         for key in ("batch", "context", "ms", "tokens_s", "fraction", "host_us", "gpu_idle_fraction"):
             self.assertIn(key, step["steps"][0])
+        load = self.run_json("bench", "offline", model("llama"), "--requests", 3, "--prompt", 20, "--output", 4, "--json")
+        self.assertEqual((load["requests"], load["prompt_tokens"], load["output_tokens"]), (3, 60, 12))
+        self.assertGreater(load["tokens_s"], 0)
+        for key in ("ttft_s", "itl_s"):
+            self.assertLessEqual(load[key]["p50"], load[key]["p99"])
 
     def test_explain_is_there_for_every_command_with_a_model(self):
         for command in (["info", model("llama")], ["backends", model("llama")], ["score", model("llama"), "--ids", "1,2"],

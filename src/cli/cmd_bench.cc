@@ -1,5 +1,5 @@
-// `quire bench device|attention|step|scheduler`: this machine's ceilings, and how near the engine comes to
-// them.
+// `quire bench device|attention|step|scheduler|offline`: this machine's ceilings, and how near the engine
+// comes to them.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -257,7 +257,7 @@ Status scheduler_bench(const SchedulerFlags& flags) {
 }  // namespace
 
 std::vector<Command> make_bench(CLI::App& root) {
-  Flags group(root, "bench", "measure: device, attention, step, scheduler");
+  Flags group(root, "bench", "measure: device, attention, step, scheduler, offline");
   group.group();
 
   auto of_device = std::make_shared<DeviceFlags>();
@@ -307,7 +307,8 @@ std::vector<Command> make_bench(CLI::App& root) {
            }},
           {&step_command.app(), of_step->settings, [of_step] { return step(*of_step); }},
           {&scheduler_command.app(), of_scheduler->settings,
-           [of_scheduler] { return scheduler_bench(*of_scheduler); }}};
+           [of_scheduler] { return scheduler_bench(*of_scheduler); }},
+          make_bench_offline(group.app())};
 }
 
 }  // namespace quire::cli

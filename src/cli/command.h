@@ -35,6 +35,7 @@ Command make_info(CLI::App& root);
 Command make_config(CLI::App& root);
 Command make_simulate(CLI::App& root);
 std::vector<Command> make_bench(CLI::App& root);  // device, attention, step, scheduler
+Command make_bench_offline(CLI::App& group);      // one of make_bench
 
 // The code of a Status whose message was said already: a failed check.
 Error check_failed_error();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include <nlohmann/json.hpp>
 
 #include "cli/build_info.h"
@@ -27,6 +29,9 @@ std::string version_as_json() {
   json["cpu"] = platform::cpu::describe_cpu();
   json["platforms"] = platform::platform_lines();
   json["cuda_architectures"] = nlohmann::ordered_json::array();
+  std::istringstream targets(kCudaArchitectures);
+  for (std::string target; std::getline(targets, target, ';');)
+    json["cuda_architectures"].push_back("sm_" + target);
   return json.dump();
 }
 

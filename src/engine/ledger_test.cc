@@ -22,6 +22,16 @@ TEST(Ledger, SumsAndRefuses) {
       << refused.error().message;
 }
 
+TEST(Ledger, HostMemoryIsListedAndAsksNothingOfTheDevice) {
+  Ledger ledger;
+  ledger.add("logits", 300);
+  ledger.add_host("pinned step buffers", 5000);
+  EXPECT_EQ(ledger.private_bytes(), 300);
+  EXPECT_TRUE(ledger.check(300).ok());
+  EXPECT_NE(to_string(ledger.lines()).find("pinned step buffers (host memory)"), std::string::npos)
+      << to_string(ledger.lines());
+}
+
 TEST(Ledger, BytesInWords) {
   EXPECT_EQ(bytes_to_string(640), "640 bytes");
   EXPECT_EQ(bytes_to_string(12 << 20), "12 MiB");

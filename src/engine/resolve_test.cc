@@ -193,5 +193,49 @@ TEST(KvPlan, WindowAndFullGroupsShareTheSlabs) {
   EXPECT_GT(plan->capacity_tokens, 4096);
 }
 
+// A GPU's rows, without a GPU: the CPU's table with its platforms opened, on a device that is said to be one.
+std::vector<attention::Backend> gpu_rows(std::vector<std::vector<attention::Box>>& boxes) {
+  std::vector<attention::Backend> rows;
+  for (attention::Backend row : attention::backends(platform::Kind::cpu)) {
+    std::vector<attention::Box> open(row.caps.boxes.begin(), row.caps.boxes.end());
+    for (attention::Box& box : open) {
+      box.platforms = 0;
+      box.q_types = 0xffffffffu;
+    }
+    boxes.push_back(std::move(open));
+    row.caps.boxes = boxes.back();
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+Result<EngineSpec> resolve_on_gpu(const Options& options) {
+  platform::DeviceInfo info = cpu_info();
+  info.kind = platform::Kind::cuda;
+  info.arch = 90;
+  info.cores = 132;
+  info.host_memory = false;
+  std::vector<std::vector<attention::Box>> boxes;
+  const std::vector<attention::Backend> rows = gpu_rows(boxes);
+  auto spec = resolve(options, spec_of(kLlama), info, rows);
+  if (spec.ok()) spec->selection.picks.clear();  // they point into rows
+  return spec;
+}
+
+TEST(Resolve, AGpuComputesInBf16WithMoreSequences) {
+  const auto spec = resolve_on_gpu({});
+  ASSERT_TRUE(spec.ok()) << spec.error().message;
+  EXPECT_EQ(spec->compute, DType::bf16);
+  EXPECT_EQ(spec->max_running, kAutoRunningGpu);
+  EXPECT_EQ(spec->level, Determinism::run_to_run);
+  EXPECT_EQ(spec->threads.compute, 1)
+      << "the host's threads do not multiply, and a GPU's cores are not threads";
+  Options options;
+  options.dtype = "f16";
+  const auto refused = resolve_on_gpu(options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("use --dtype bf16"), std::string::npos) << refused.error().message;
+}
+
 }  // namespace
 }  // namespace quire::engine

@@ -38,7 +38,7 @@ TensorView matrix(Carver& carver, DType type, std::int64_t rows, std::int64_t co
   return TensorView::matrix(carver.take<std::byte>(bytes), type, rows, cols);
 }
 
-constexpr std::string_view kOwners[] = {"step buffers (host)", "step buffers", "sequence state",
+constexpr std::string_view kOwners[] = {"pinned step buffers", "step buffers", "sequence state",
                                         "block tables", "logits"};
 
 }  // namespace

@@ -1,0 +1,96 @@
+#include "engine/bench_offline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "engine/engine_impl.h"
+
+namespace quire::engine {
+namespace {
+
+double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+Percentiles percentiles(std::vector<double> values) {
+  if (values.empty()) return {};
+  const auto at = [&](double share) {
+    const auto index = static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
+    std::nth_element(values.begin(), values.begin() + index, values.end());
+    return values[static_cast<std::size_t>(index)];
+  };
+  return {at(0.5), at(0.99)};
+}
+
+Status check(const BenchOfflineRequest& request) {
+  if (request.requests >= 1 && request.prompt_tokens >= 1 && request.output_tokens >= 1) return {};
+  return bad_input(
+      fmt::format("bench offline needs at least 1 request, 1 prompt token and 1 output token, not {}, {}, {}",
+                  request.requests, request.prompt_tokens, request.output_tokens));
+}
+
+Status submit_all(EngineImpl& engine, std::int32_t vocab, const BenchOfflineRequest& request) {
+  std::mt19937_64 random(request.seed);
+  for (std::int32_t r = 0; r < request.requests; ++r) {
+    Request one;
+    for (std::int32_t t = 0; t < request.prompt_tokens; ++t)
+      one.prompt.push_back(static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(vocab)));
+    one.max_tokens = request.output_tokens;
+    QUIRE_TRY(id, engine.submit(std::move(one)));
+    static_cast<void>(id);
+  }
+  return {};
+}
+
+// Runs everything to its end and notes when each token came.
+struct Times {
+  std::vector<double> first, between;
+};
+Result<Times> run(EngineImpl& engine, Clock::time_point begin, const BenchOfflineRequest& request) {
+  Times times;
+  times.between.reserve(static_cast<std::size_t>(request.requests) *
+                        static_cast<std::size_t>(request.output_tokens));
+  std::vector<double> last(static_cast<std::size_t>(request.requests) + 1, -1.0);  // by id; ids start at 1
+  std::vector<Output> outputs;
+  while (engine.step(outputs)) {
+    const double now = seconds(Clock::now() - begin);
+    for (const Output& output : outputs) {
+      if (output.finish == Finish::failed) return no_resources(output.error);
+      for (std::size_t t = 0; t < output.tokens.size(); ++t) {
+        double& before = last[output.id];
+        before < 0.0 ? times.first.push_back(now) : times.between.push_back(now - before);
+        before = now;
+      }
+    }
+    engine.recycle(outputs);
+  }
+  return times;
+}
+
+}  // namespace
+
+Result<BenchOfflineReport> bench_offline(const std::string& model, Options options,
+                                         const BenchOfflineRequest& request) {
+  QUIRE_TRY_STATUS(check(request));
+  if (options.max_context == 0) options.max_context = request.prompt_tokens + request.output_tokens;
+  QUIRE_TRY(engine, EngineImpl::open(model, options));
+  const Clock::time_point begin = Clock::now();
+  QUIRE_TRY_STATUS(submit_all(*engine, engine->vocab(), request));
+  QUIRE_TRY(times, run(*engine, begin, request));
+  const EngineStats stats = engine->stats();
+  BenchOfflineReport report;
+  report.prompt_tokens = std::int64_t{request.requests} * request.prompt_tokens;
+  report.output_tokens = stats.output_tokens;
+  report.load_s = engine->info().load_s;
+  report.seconds = seconds(Clock::now() - begin);
+  report.tokens_s = static_cast<double>(report.output_tokens) / report.seconds;
+  report.ttft_s = percentiles(std::move(times.first));
+  report.itl_s = percentiles(std::move(times.between));
+  report.steps = stats.steps;
+  report.retractions = stats.retractions;
+  return report;
+}
+
+}  // namespace quire::engine
