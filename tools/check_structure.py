@@ -21,10 +21,11 @@ BELOW = {
     "model": ["base", "tensor", "platform", "checkpoint", "ops", "attention"],
     "scheduler": ["base", "kv"],
     "simulate": ["base", "kv", "scheduler"],
-    "engine": ["base", "tensor", "platform", "kv", "checkpoint", "ops", "attention", "model", "scheduler"],
+    "record": ["base", "tensor", "platform", "checkpoint", "attention"],
+    "engine": ["base", "tensor", "platform", "kv", "checkpoint", "ops", "attention", "model", "scheduler", "record"],
     "session": ["base", "checkpoint", "tokenizer", "engine"],
     "cli": ["base", "tensor", "platform", "kv", "checkpoint", "ops", "attention", "tokenizer", "model", "scheduler",
-            "simulate", "engine", "session"],
+            "simulate", "record", "engine", "session"],
 }
 # Public headers: result.h is for everyone; engine and session are mirrored by their folders.
 PUBLIC = {"result.h": list(BELOW), "options.h": ["engine", "session", "cli"], "engine.h": ["engine", "session", "cli"],

@@ -92,6 +92,38 @@ struct EngineInfo {
   double load_s = 0.0;
 };
 
+struct RecordStats {  // Options::record
+  std::string path;   // of the file; empty: nothing is recorded
+  std::int64_t steps = 0;
+  std::int64_t bytes = 0;
+  std::string ended;  // why it ended before the engine did; empty: it did not
+};
+
+// Where a shadow row's results differ most from those that the model went on with.
+struct ShadowPlace {
+  double error = 0.0;
+  std::uint64_t step = 0;
+  std::string call;
+  std::int32_t layer = 0;
+  std::int32_t row = 0;  // token row of the step
+  std::int32_t head = 0;
+};
+
+struct ShadowStats {            // Options::shadow
+  std::string backend;          // empty: no shadow
+  std::int64_t steps = 0;       // shadowed
+  std::int64_t calls = 0;       // attention calls compared
+  std::int64_t calls_over = 0;  // whose relative Frobenius error is over twice the gate of one row
+  double frobenius = 0.0;       // the worst of a call, against its gate
+  double frobenius_gate = 0.0;
+  ShadowPlace max_abs;
+  ShadowPlace max_rel;         // over the largest value of the row and head
+  double seconds = 0.0;        // of the shadow row
+  double first_seconds = 0.0;  // of the first rows in the same calls
+  double compare_seconds = 0.0;
+  double share = 0.0;  // of the device's busy time: the shadow row's
+};
+
 // Live counts, for reports and tests.
 struct EngineStats {
   std::int64_t steps = 0;
@@ -103,6 +135,8 @@ struct EngineStats {
   std::vector<std::int64_t> pages_peak;    // per KV group
   double device_busy_s = 0.0;
   double host_step_s = 0.0;  // scheduler, tables, upload, commit
+  RecordStats record;
+  ShadowStats shadow;
 };
 
 class Engine {

@@ -30,6 +30,11 @@ struct Options {
   std::string load_format = "auto";  // auto | dummy
   bool graphs = true;                // replay recorded decode steps
   bool overlap = true;               // plan step n + 1 while step n runs
+  std::string record;                // folder for a record of steps; empty: none. Holds prompts and answers
+  std::int64_t record_limit_bytes = 0;  // 0: auto
+  std::string record_layers;            // whose q, results and KV: all | none | 0,3-5; empty: all
+  std::string record_steps;             // all | 0,3-5 | 100-; empty: all
+  std::string shadow;                   // BACKEND:FRACTION: a second row on a fraction of the steps
 };
 
 }  // namespace quire

@@ -15,6 +15,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/log.h"
+#include "cli/observe.h"
 
 namespace quire::cli {
 
@@ -133,6 +134,7 @@ Status run_chat(const Chat& chat) {
       fmt::print(stderr, "quire: {}\n", text.error().message);
     }
   }
+  print_observed(session->engine().stats());
   return {};
 }
 
@@ -145,6 +147,7 @@ Command make_chat(CLI::App& root) {
   command.text("--system", &chat->system, "system message");
   add_engine_settings(*chat->settings, &chat->options, &chat->explain);
   add_sampling_settings(*chat->settings, &chat->sampling);
+  add_observe_settings(*chat->settings, &chat->options);
   return {&command.app(), chat->settings, [chat] { return run_chat(*chat); }};
 }
 

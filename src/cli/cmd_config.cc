@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/observe.h"
 
 namespace quire::cli {
 
@@ -41,6 +42,7 @@ Command make_config(CLI::App& root) {
   command.json(&config->json);
   add_engine_settings(*config->settings, &config->options, &config->explain);
   add_sampling_settings(*config->settings, &config->sampling);
+  add_observe_settings(*config->settings, &config->options);
   return {&command.app(), config->settings, [config] { return print_config(*config); }};
 }
 

@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/log.h"
+#include "cli/observe.h"
 #include "cli/prompts_file.h"
 
 namespace quire::cli {
@@ -85,7 +86,9 @@ Status run_single(const Run& run, Session& session) {
     }
   }
   if (run.json) {
-    print_line(to_json(report, session.engine().info()));
+    nlohmann::ordered_json json = to_json(report, session.engine().info());
+    add_observed(json, session.engine().stats());
+    print_line(json);
   } else {
     fmt::print("\n");
     std::fflush(stdout);
@@ -198,7 +201,9 @@ Status run_command(Run& run) {
   }
   QUIRE_TRY(session, Session::open(run.model, run.options));
   log_engine(session->engine().info(), run.explain);
-  return run.prompts.empty() ? run_single(run, *session) : run_many(run, *session);
+  QUIRE_TRY_STATUS(run.prompts.empty() ? run_single(run, *session) : run_many(run, *session));
+  print_observed(session->engine().stats());
+  return {};
 }
 
 }  // namespace
@@ -215,6 +220,7 @@ Command make_run(CLI::App& root) {
       .json(&run->json, "print one JSON object instead of text");
   add_engine_settings(*run->settings, &run->options, &run->explain);
   add_sampling_settings(*run->settings, &run->sampling);
+  add_observe_settings(*run->settings, &run->options);
   return {&command.app(), run->settings, [run] { return run_command(*run); }};
 }
 

@@ -40,6 +40,7 @@ void EngineImpl::launch(const scheduler::StepPlan& plan) {
   parts_->stream->begin_span();
   poison_freed();
   upload_step(plan, *parts_, requests_, flight);
+  flight.launch.eager = parts_->observer != nullptr && parts_->observer->begin_step(flight, requests_);
   const bool pretend = pretend_prefill_ && plan.extend_rows > 0;
   if (pretend) {
     parts_->executor->advance_only(flight.launch);
@@ -55,6 +56,7 @@ void EngineImpl::launch(const scheduler::StepPlan& plan) {
   enqueue_copy_back(flight);
   parts_->stream->end_span();
   parts_->stream->record(*parts_->events[plan.step & 1]);
+  if (flight.launch.eager) parts_->observer->end_step(flight, *parts_);
   ++stats_.steps;
 }
 
@@ -162,6 +164,7 @@ EngineStats EngineImpl::stats() const {
     stats.pages_peak.push_back(pool_->peak(GroupId{static_cast<std::uint32_t>(g)}));
   }
   stats.device_busy_s = static_cast<double>(parts_->stream->busy_ns()) * 1e-9;
+  if (parts_->observer != nullptr) parts_->observer->report(stats);
   return stats;
 }
 

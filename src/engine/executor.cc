@@ -62,7 +62,7 @@ std::size_t Executor::record(double seconds) {
 }
 
 bool Executor::forward(const StepLaunch& launch) {
-  if (launch.extend_rows > 0 || recordings_.empty()) return enqueue(launch, nullptr), false;
+  if (launch.extend_rows > 0 || launch.eager || recordings_.empty()) return enqueue(launch, nullptr), false;
   const auto at = std::lower_bound(buckets_.begin(), buckets_.end(), launch.decode_rows);
   QUIRE_CHECK(at != buckets_.end() && *at == launch.decode_rows && launch.logit_rows == launch.decode_rows,
               "decode rows={} logit rows={} is no bucket", launch.decode_rows, launch.logit_rows);

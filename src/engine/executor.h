@@ -24,6 +24,7 @@ struct StepLaunch {
   std::int32_t total_q = 0;         // token rows, padding included
   std::int32_t longest_extend = 0;  // tokens of the longest extend row
   std::int32_t logit_rows = 0;      // rows of upload.logit_hidden, padding included
+  bool eager = false;               // no replay: somebody watches the attention calls of this step
   std::span<const std::int32_t> extend_prefix;  // [extend_rows] keys before this step's own
   std::span<const std::int32_t> extend_q_len;   // [extend_rows]
 };

@@ -18,6 +18,7 @@ inline constexpr std::int32_t kAutoRunningCpu = 16;
 inline constexpr std::int32_t kAutoRunningGpu = 256;
 inline constexpr std::int32_t kAutoChunkCpu = 512;
 inline constexpr std::int32_t kAutoChunkGpu = 2048;
+inline constexpr std::int64_t kAutoRecordBytes = std::int64_t{1} << 30;
 // KV memory by itself: on the CPU at most half of what is left, and not over this unless one sequence of the
 // longest context needs it (a short run on a big machine should not claim what it cannot use); a GPU is the
 // engine's own, so there it may take what the limits can use of nearly all that is left.

@@ -65,6 +65,7 @@ class Assembler {
   Status bind_kv();
   ops::OpsLimits ops_limits() const;
   attention::Limits attention_limits(const attention::Pick& pick) const;
+  std::vector<attention::Limits> all_attention_limits() const;
   model::ModelLimits model_limits() const {
     return {parts_->spec.max_total_q(), parts_->spec.max_context, parts_->spec.max_running,
             parts_->spec.compute};
@@ -141,6 +142,12 @@ attention::Limits Assembler::attention_limits(const attention::Pick& pick) const
   return limits;
 }
 
+std::vector<attention::Limits> Assembler::all_attention_limits() const {
+  std::vector<attention::Limits> limits;
+  for (const attention::Pick& pick : parts_->spec.selection.picks) limits.push_back(attention_limits(pick));
+  return limits;
+}
+
 StepLimits Assembler::step_limits() const {
   const EngineSpec& spec = parts_->spec;
   StepLimits limits;
@@ -176,6 +183,9 @@ Status Assembler::list(const model::LoadOptions& load) {
     ledger.add(fmt::format("attention plan {}", pick.call.name),
                parts_->attentions.back()->workspace_bytes(attention_limits(pick)));
   }
+  QUIRE_TRY(observer, Observer::create(options_, spec, *parts_->device));
+  parts_->observer = std::move(observer);
+  if (parts_->observer != nullptr) parts_->observer->list(spec, all_attention_limits(), ledger);
   if (spec.graphs) {
     const auto buckets =
         static_cast<std::int64_t>(Executor::buckets_of(spec.max_running, host_memory()).size());
@@ -217,11 +227,16 @@ Status Assembler::allocate() {
     const std::int64_t bytes = parts.attentions[c]->workspace_bytes(attention_limits(pick));
     QUIRE_TRY(memory, take(bytes, fmt::format("attention plan {}", pick.call.name)));
     parts.plan_memory.push_back(std::move(memory));
+    attention::Attention* backend = parts.attentions[c].get();
+    if (parts.observer != nullptr) backend = parts.observer->tap(c, *backend, parts.spec);
     parts.calls.push_back({pick.call.name,
-                           parts.attentions[c].get(),
+                           backend,
                            {parts.plan_memory[c]->data(), bytes},
                            pick.backend->caps.capture != attention::Capture::no});
   }
+  if (parts.observer != nullptr)
+    QUIRE_TRY_STATUS(
+        parts.observer->open(model_spec_.architecture, parts.spec, all_attention_limits(), *parts.device));
   QUIRE_TRY(buffers, StepBuffers::make(step_limits(), *parts.device));
   parts.buffers = std::move(buffers);
   QUIRE_TRY(arena, parts.device->reserve_arena(parts.kv.bytes));

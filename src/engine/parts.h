@@ -16,6 +16,7 @@
 #include "engine/executor.h"
 #include "engine/kv_plan.h"
 #include "engine/ledger.h"
+#include "engine/observer.h"
 #include "engine/resolve.h"
 #include "engine/step_buffers.h"
 #include "model/model.h"
@@ -50,6 +51,7 @@ struct EngineParts {
   std::unique_ptr<platform::Arena> arena;
   std::vector<std::unique_ptr<attention::Attention>> attentions;  // per call
   std::vector<std::unique_ptr<platform::Buffer>> plan_memory;     // per call
+  std::unique_ptr<Observer> observer;                             // null: nobody records or shadows
   std::vector<model::BoundCall> calls;
   std::unique_ptr<StepBuffers> buffers;
   std::array<std::unique_ptr<platform::Event>, 2> events;  // step n came back

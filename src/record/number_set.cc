@@ -1,0 +1,53 @@
+#include "record/number_set.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+namespace quire::record {
+namespace {
+
+constexpr std::size_t kMostRanges = 256;
+
+bool parse_number(std::string_view text, std::int64_t& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() && number >= 0;
+}
+
+bool parse_range(std::string_view text, std::int64_t& first, std::int64_t& last) {
+  const std::size_t dash = text.find('-');
+  if (dash == std::string_view::npos) {
+    if (!parse_number(text, first)) return false;
+    last = first;
+    return true;
+  }
+  last = INT64_MAX;
+  const std::string_view end = text.substr(dash + 1);
+  return parse_number(text.substr(0, dash), first) && (end.empty() || parse_number(end, last)) &&
+         first <= last;
+}
+
+}  // namespace
+
+Result<NumberSet> NumberSet::parse(const std::string& text) {
+  if (text == "all") return all();
+  if (text == "none") return none();
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+  std::string_view rest = text;
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    std::pair<std::int64_t, std::int64_t> range;
+    if (ranges.size() == kMostRanges || !parse_range(rest.substr(0, comma), range.first, range.second))
+      return bad_input("not a choice of numbers: give all, none, or numbers and ranges as in 0,3-5");
+    ranges.push_back(range);
+    if (comma == std::string_view::npos) return NumberSet(std::move(ranges));
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+bool NumberSet::contains(std::int64_t number) const {
+  return std::any_of(ranges_.begin(), ranges_.end(),
+                     [&](const auto& range) { return number >= range.first && number <= range.second; });
+}
+
+}  // namespace quire::record

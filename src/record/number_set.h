@@ -1,0 +1,29 @@
+// NumberSet: what a user picks of steps and layers: "all", "none", "7", "0,3-5", "100-".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace quire::record {
+
+class NumberSet {
+ public:
+  static NumberSet all() { return NumberSet({{0, INT64_MAX}}); }
+  static NumberSet none() { return NumberSet({}); }
+  static Result<NumberSet> parse(const std::string& text);
+
+  bool contains(std::int64_t number) const;
+  bool empty() const { return ranges_.empty(); }
+  bool is_all() const { return ranges_ == all().ranges_; }
+
+ private:
+  explicit NumberSet(std::vector<std::pair<std::int64_t, std::int64_t>> ranges)
+      : ranges_(std::move(ranges)) {}
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges_;  // first and last of each
+};
+
+}  // namespace quire::record
