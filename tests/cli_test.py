@@ -363,6 +363,101 @@ class Refusals(unittest.TestCase):
 
 
 @unittest.skipUnless(SMOLLM2.exists(), "the test model was not fetched (scripts/deps/fetch.sh)")
+class RecordAndReplay(unittest.TestCase):
+    """docs/DEBUGGING.md, from outside."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.record = pathlib.Path(self.folder.name) / "made" / "here"
+
+    def run_recorded(self, *more):
+        code, out, err = quire("run", model("llama"), "--ids", ",".join(str(5 + i * 7 % 190) for i in range(70)), "--max-tokens", 5,
+                               "--ignore-eos", "--chunk-tokens", 32, "--page-size", 8, "--json", "--record", self.record, *more)
+        self.assertEqual(code, 0, err)
+        return json.loads(out), err
+
+    def replay(self, code, *more):
+        got, out, err = quire("replay", self.record, "--json", *more)
+        self.assertEqual(got, code, err)
+        return json.loads(out) if code != 2 else err
+
+    def test_a_planted_fault_is_located_by_one_command(self):
+        plain = json.loads(quire("run", model("llama"), "--ids", ",".join(str(5 + i * 7 % 190) for i in range(70)), "--max-tokens", 5,
+                                 "--ignore-eos", "--json")[1])
+        answer, _ = self.run_recorded()
+        self.assertEqual(answer["tokens"], plain["tokens"])
+        self.assertEqual((answer["record"]["steps"], answer["record"]["ended_early"]), (7, ""))
+        sound = self.replay(0)
+        self.assertEqual((sound["steps"], sound["calls"], sound["compared"], sound["first_difference"]), (7, 14, 14, None))
+        self.assertIsNone(self.replay(0, "--backend", "cpu", "--against", "recorded")["first_difference"])
+        # Chunks of 32: key 64 comes with the third step, and the fault drops the last tile of 64 keys.
+        found = self.replay(1, "--backend", "cpu", "--fault", "dropped_split")["first_difference"]
+        self.assertEqual((found["step"], found["layer"], found["row"], found["head"]), (2, 0, 0, 0))
+        self.assertEqual((found["call"], found["position"], found["keys"]), ("full.extend", 64, [64, 65]))
+        self.assertGreater(found["error"], found["gate"])
+        later = self.replay(1, "--backend", "cpu", "--fault", "dropped_split", "--layer", 1, "--step", "4-")
+        self.assertEqual((later["first_difference"]["step"], later["first_difference"]["layer"]), (4, 1))
+        self.assertEqual(later["first_difference"]["keys"], [64, 72])
+        text = quire("replay", self.record, "--backend", "cpu", "--fault", "dropped_split")[1]
+        self.assertIn("first difference: step 2, layer 0, row 0, head 0, keys [64, 65)", text)
+
+    def test_what_is_no_record_is_refused(self):
+        self.run_recorded("--record-layers", "0")
+        file = self.record / "steps.qrec"
+        whole = file.read_bytes()
+
+        def refused(pattern, content):
+            file.write_bytes(content)
+            self.assertRegex(self.replay(2), pattern)
+
+        refused("truncated", whole[:-1])
+        refused("truncated", whole[:100])
+        refused("no record", whole[:20])
+        refused("no record", b"{}")
+        refused("version 7", whole[:8] + b"\x07\0\0\0" + whole[12:])
+        refused("checksum", whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+        refused("checksum", whole[:16] + b"\xff" * 8 + whole[24:])
+        file.unlink()
+        self.assertRegex(self.replay(2), "--record")
+        file.write_bytes(whole)
+        self.assertRegex(self.replay(2, "--backend", "cpi"), "cpu")
+        self.assertRegex(self.replay(2, "--fault", "dropped_split"), "--backend")
+        self.assertRegex(self.replay(2, "--backend", "cpu", "--fault", "dropped"), "dropped_split")
+        self.assertRegex(self.replay(2, "--backend", "cpu", "--fault", "sink_twice"), "no call")
+        self.assertRegex(self.replay(2, "--layer", "3"), "--layer")
+        self.assertRegex(self.replay(2, "--step", "x"), "--step x")
+        self.assertRegex(quire("run", model("llama"), "--ids", 1, "--record", self.record)[2], "holds a record already")
+
+    def test_the_limit_ends_the_record_and_not_the_run(self):
+        answer, err = self.run_recorded("--record-limit", "1M")
+        self.assertEqual(len(answer["tokens"]), 5)
+        self.assertLessEqual(answer["record"]["bytes"], 1 << 20)
+        self.assertRegex(err, "record ended after 1 of 7 steps: .*limit")
+        self.assertEqual(self.replay(0)["steps"], 1)
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
+    def test_a_folder_that_cannot_be_made(self):
+        code, _, err = quire("run", model("llama"), "--ids", 1, "--record", "/dev/full/x")
+        self.assertEqual(code, 2)
+        self.assertIn("--record", err)
+
+    def test_shadow(self):
+        code, out, err = quire("run", model("gemma3"), "--ids", "1,2,3,4,5", "--max-tokens", 40, "--ignore-eos", "--json", "--shadow",
+                               "reference:0.3")
+        self.assertEqual(code, 0, err)
+        shadow = json.loads(out)["shadow"]
+        self.assertEqual(shadow["backend"], "reference")
+        self.assertTrue(0 < shadow["steps"] < shadow["of_steps"])
+        self.assertGreater(shadow["calls"], shadow["steps"])
+        self.assertEqual(shadow["calls_over"], 0)
+        for key in ("max_abs", "max_rel"):
+            self.assertEqual(set(shadow[key]), {"error", "step", "call", "layer", "row", "head"})
+        self.assertTrue(0 < shadow["share"] < 1)
+        self.assertIn("shadow reference", err)
+        self.assertRegex(quire("run", model("llama"), "--ids", 1, "--shadow", "reference")[2], "BACKEND:FRACTION")
+
+
 class RealModel(unittest.TestCase):
     def test_chat_answer_is_sensible(self):
         code, out, err = quire("run", SMOLLM2, "--chat", "-p", "What is the capital of France?", "--max-tokens", 40)

@@ -121,7 +121,7 @@ struct ShadowStats {            // Options::shadow
   double seconds = 0.0;        // of the shadow row
   double first_seconds = 0.0;  // of the first rows in the same calls
   double compare_seconds = 0.0;
-  double share = 0.0;  // of the device's busy time: the shadow row's
+  double share = 0.0;  // of the time in step(): the shadow row with its comparison
 };
 
 // Live counts, for reports and tests.

@@ -1,10 +1,10 @@
 // `quire replay`: the attention calls of a record on another row or the oracle, and where they first differ.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "engine/ledger.h"
 #include "record/replay/replay.h"
 
@@ -102,17 +102,16 @@ Status run_replay(const Replay& flags) {
 
 Command make_replay(CLI::App& root) {
   auto flags = std::make_shared<Replay>();
-  CLI::App* app =
-      root.add_subcommand("replay", "run a record's attention calls again and find the first difference");
-  app->add_option("DIR", flags->folder, "the folder that --record wrote")->required();
-  app->add_option("--backend", flags->backend, "the row to judge; default: what was recorded");
-  app->add_option("--against", flags->against, "a row, or recorded; default: reference, the float64 oracle");
-  app->add_option("--layer", flags->layers, "all, or numbers and ranges: 0,3-5")->capture_default_str();
-  app->add_option("--step", flags->steps, "all, or numbers and ranges: 7,100-")->capture_default_str();
-  app->add_option("--fault", flags->fault,
-                  "plant a fault in --backend: replay must find it (an unknown name lists them)");
-  app->add_flag("--json", flags->json, "print one JSON object");
-  return {app, nullptr, [flags] { return run_replay(*flags); }};
+  Flags command(root, "replay", "run a record's attention calls again and find the first difference");
+  command.need("DIR", &flags->folder, "the folder that --record wrote")
+      .text("--backend", &flags->backend, "the row to judge; default: recorded, what the run gave")
+      .text("--against", &flags->against, "a row, or recorded; default: reference, the float64 oracle")
+      .text("--layer", &flags->layers, "all, or numbers and ranges: 0,3-5")
+      .text("--step", &flags->steps, "all, or numbers and ranges: 7,100-")
+      .text("--fault", &flags->fault,
+            "plant a fault in --backend: replay must find it (an unknown name lists them)")
+      .json(&flags->json);
+  return {&command.app(), nullptr, [flags] { return run_replay(*flags); }};
 }
 
 }  // namespace quire::cli

@@ -89,7 +89,7 @@ void print_observed(const EngineStats& stats) {
   fmt::print(stderr,
              "[shadow {}: {} of {} steps, {} calls, {} over the gate | largest difference {} | relative {} | "
              "{:.3f} s, "
-             "{:.1f} times the first row, {:.1f} % of the device's time]\n",
+             "{:.1f} times the first row, {:.1f} % of the time in steps]\n",
              shadow.backend, shadow.steps, stats.steps, shadow.calls, shadow.calls_over,
              to_text(shadow.max_abs), to_text(shadow.max_rel), shadow.seconds, times_first(shadow),
              100 * shadow.share);

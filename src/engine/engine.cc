@@ -164,7 +164,7 @@ EngineStats EngineImpl::stats() const {
     stats.pages_peak.push_back(pool_->peak(GroupId{static_cast<std::uint32_t>(g)}));
   }
   stats.device_busy_s = static_cast<double>(parts_->stream->busy_ns()) * 1e-9;
-  if (parts_->observer != nullptr) parts_->observer->report(stats);
+  if (parts_->observer != nullptr) parts_->observer->report(stats.host_step_s + waited_s_, stats);
   return stats;
 }
 

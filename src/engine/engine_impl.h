@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,9 @@ namespace quire::engine {
 
 class EngineImpl final : public Engine {
  public:
-  static Result<std::unique_ptr<EngineImpl>> open(const std::string& model, const Options& options);
+  // table: as in assemble().
+  static Result<std::unique_ptr<EngineImpl>> open(const std::string& model, const Options& options,
+                                                  std::span<const attention::Backend> table = {});
   ~EngineImpl() override;
 
   const EngineInfo& info() const override { return info_; }

@@ -95,6 +95,7 @@ ShadowPlace place_of(const record::Place& place) {
 }  // namespace
 
 Result<std::unique_ptr<Observer>> Observer::create(const Options& options, EngineSpec& spec,
+                                                   std::span<const attention::Backend> table,
                                                    platform::Device& device) {
   if (options.record.empty() && options.shadow.empty()) {
     if (options.record_limit_bytes != 0 || !options.record_layers.empty() || !options.record_steps.empty())
@@ -113,8 +114,7 @@ Result<std::unique_ptr<Observer>> Observer::create(const Options& options, Engin
   }
   if (!options.shadow.empty()) {
     QUIRE_TRY(wish, record::parse_shadow(options.shadow));
-    QUIRE_TRY(shadow,
-              record::Shadow::create(wish, attention::backends(spec.platform), spec.selection.picks, device));
+    QUIRE_TRY(shadow, record::Shadow::create(wish, table, spec.selection.picks, device));
     for (const std::string& line : shadow->trace()) spec.trace.push_back(line);
     observer->shadow_ = std::move(shadow);
   }
@@ -193,7 +193,7 @@ void Observer::end_step(const Flight& flight, EngineParts& parts) {
   step_ = {};
 }
 
-void Observer::report(EngineStats& stats) const {
+void Observer::report(double step_s, EngineStats& stats) const {
   if (recorder_ != nullptr) {
     const record::FileWriter& file = recorder_->file();
     stats.record = {file.path(), static_cast<std::int64_t>(file.steps()), file.bytes(), file.message()};
@@ -211,7 +211,7 @@ void Observer::report(EngineStats& stats) const {
                   report.seconds,
                   report.first_seconds,
                   report.compare_seconds,
-                  stats.device_busy_s > 0 ? report.seconds / stats.device_busy_s : 0.0};
+                  step_s > 0 ? (report.seconds + report.compare_seconds) / step_s : 0.0};
 }
 
 }  // namespace quire::engine

@@ -31,6 +31,7 @@ class Observer {
  public:
   // Null when the options ask for neither. Touches no file; its lines go into the spec's trace.
   static Result<std::unique_ptr<Observer>> create(const Options& options, EngineSpec& spec,
+                                                  std::span<const attention::Backend> table,
                                                   platform::Device& device);
 
   // What the shadow row holds. limits: per call.
@@ -46,7 +47,8 @@ class Observer {
   // After all of a watched step is on the stream; waits for it.
   void end_step(const Flight& flight, EngineParts& parts);
 
-  void report(EngineStats& stats) const;
+  // step_s: what all steps took so far, the watching included.
+  void report(double step_s, EngineStats& stats) const;
 
  private:
   Observer() = default;

@@ -8,10 +8,11 @@
 
 namespace quire::engine {
 
-Result<std::unique_ptr<EngineImpl>> EngineImpl::open(const std::string& model, const Options& options) {
+Result<std::unique_ptr<EngineImpl>> EngineImpl::open(const std::string& model, const Options& options,
+                                                     std::span<const attention::Backend> table) {
   const Clock::time_point begin = Clock::now();
   std::unique_ptr<EngineImpl> engine(new EngineImpl);
-  QUIRE_TRY(parts, assemble(model, options));
+  QUIRE_TRY(parts, assemble(model, options, table));
   engine->parts_ = std::move(parts);
   QUIRE_TRY_STATUS(engine->make_scheduler());
   engine->fill_info(std::chrono::duration<double>(Clock::now() - begin).count());

@@ -22,8 +22,8 @@ constexpr std::int64_t kKvScaleBytes = 2 * sizeof(float);  // of K and of V, for
 
 class Assembler {
  public:
-  Assembler(const std::string& path, const Options& options)
-      : path_(path), options_(options), parts_(std::make_unique<EngineParts>()) {}
+  Assembler(const std::string& path, const Options& options, std::span<const attention::Backend> table)
+      : path_(path), options_(options), table_(table), parts_(std::make_unique<EngineParts>()) {}
 
   Result<std::unique_ptr<EngineParts>> run() {
     QUIRE_TRY_STATUS(decide());
@@ -78,6 +78,7 @@ class Assembler {
 
   const std::string& path_;
   const Options& options_;
+  std::span<const attention::Backend> table_;  // empty until decide(): the build's
   std::unique_ptr<EngineParts> parts_;
   model::ModelSpec model_spec_;
   model::WeightPlan weights_;
@@ -92,7 +93,8 @@ Status Assembler::decide() {
   QUIRE_TRY(device, platform::open_device(options_.device, threads));
   parts_->device = std::move(device);
   const platform::DeviceInfo& info = parts_->device->info();
-  QUIRE_TRY(spec, resolve(options_, model_spec_, info, attention::backends(info.kind)));
+  if (table_.empty()) table_ = attention::backends(info.kind);
+  QUIRE_TRY(spec, resolve(options_, model_spec_, info, table_));
   parts_->spec = std::move(spec);
   parts_->ops = ops::make_ops(*parts_->device);
   return check_ops();
@@ -183,7 +185,7 @@ Status Assembler::list(const model::LoadOptions& load) {
     ledger.add(fmt::format("attention plan {}", pick.call.name),
                parts_->attentions.back()->workspace_bytes(attention_limits(pick)));
   }
-  QUIRE_TRY(observer, Observer::create(options_, spec, *parts_->device));
+  QUIRE_TRY(observer, Observer::create(options_, spec, table_, *parts_->device));
   parts_->observer = std::move(observer);
   if (parts_->observer != nullptr) parts_->observer->list(spec, all_attention_limits(), ledger);
   if (spec.graphs) {
@@ -293,11 +295,12 @@ EngineParts::~EngineParts() {
 }
 
 Result<EngineSurvey> survey(const std::string& model, const Options& options) {
-  return Assembler(model, options).survey();
+  return Assembler(model, options, {}).survey();
 }
 
-Result<std::unique_ptr<EngineParts>> assemble(const std::string& model, const Options& options) {
-  return Assembler(model, options).run();
+Result<std::unique_ptr<EngineParts>> assemble(const std::string& model, const Options& options,
+                                              std::span<const attention::Backend> table) {
+  return Assembler(model, options, table).run();
 }
 
 }  // namespace quire::engine

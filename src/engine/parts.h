@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,8 @@ struct EngineSurvey {
 };
 Result<EngineSurvey> survey(const std::string& model, const Options& options);
 
-Result<std::unique_ptr<EngineParts>> assemble(const std::string& model, const Options& options);
+// table: the rows to choose from; empty: those of this build. Outlives the parts.
+Result<std::unique_ptr<EngineParts>> assemble(const std::string& model, const Options& options,
+                                              std::span<const attention::Backend> table);
 
 }  // namespace quire::engine

@@ -147,9 +147,9 @@ Status recordable(const Problem& problem) {
   if (!is_float(kv.k_type) || !is_float(kv.v_type) || kv.scale > KvScaleKind::token_head ||
       kv.packing != KvPacking::plain || kv.tokens_per_entry != 1 || kv.section_count != 0)
     return bad_input(
-        fmt::format("calls over a {} cache cannot be recorded: its rows are not plain rows of one "
-                    "type; use --record-layers none",
-                    to_string(kv)));
+        "calls over a cache whose rows are not plain rows of one type cannot be recorded: use "
+        "--record-layers "
+        "none");
   if (problem.source == KvSource::dense && kv.scale != KvScaleKind::none)
     return bad_input("calls over dense keys with scales cannot be recorded: use --record-layers none");
   if (is_latent(problem) && (problem.v_dim > problem.qk_dim || kv.k_type != kv.v_type))

@@ -109,6 +109,12 @@ Status Replay::choose_sides() {
         fmt::format("{} against itself cannot differ: use --against with another name", backend));
   QUIRE_TRY(first, make_side(backend, fault_));
   QUIRE_TRY(second, make_side(against, nullptr));
+  const auto calls = static_cast<std::uint32_t>(reader_.engine().calls.size());
+  bool shows = fault_ == nullptr;
+  for (std::uint32_t c = 0; c < calls && !shows; ++c) shows = first.runner->shows_fault(c);
+  if (!shows)
+    return bad_input(
+        fmt::format("no call of this record can show the fault {}: {}", fault_->name, fault_->description));
   backend_ = first;
   against_ = second;
   report_.backend = backend;

@@ -52,6 +52,10 @@ std::string Runner::refusal(std::uint32_t call, bool parts) const {
   return reason ? reason->text : "";
 }
 
+bool Runner::shows_fault(std::uint32_t call) const {
+  return fault_ == nullptr || conformance::can_show(*fault_, problem_of(call, false));
+}
+
 Runner::Instance& Runner::instance_of(std::uint32_t call, bool parts) {
   Instance& instance = instances_[{call, parts}];
   if (instance.attention != nullptr) return instance;

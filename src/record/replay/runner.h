@@ -43,6 +43,8 @@ class Runner {
 
   // Empty when the row can run the call (cut to parts, if so), else why not.
   std::string refusal(std::uint32_t call, bool parts) const;
+  // Whether the planted fault can show in the call; true without a fault.
+  bool shows_fault(std::uint32_t call) const;
   // REQUIRES no refusal. Fails when memory runs out.
   Result<Results> run(const CallFrame& frame, const Cache& cache, const KeyParts* parts);
 
