@@ -111,7 +111,7 @@ Command make_replay(CLI::App& root) {
       .text("--fault", &flags->fault,
             "plant a fault in --backend: replay must find it (an unknown name lists them)")
       .json(&flags->json);
-  return {&command.app(), nullptr, [flags] { return run_replay(*flags); }};
+  return {&command.app(), std::make_shared<Settings>(), [flags] { return run_replay(*flags); }};
 }
 
 }  // namespace quire::cli
