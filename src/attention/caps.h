@@ -1,7 +1,8 @@
 // Capability as data. A row of the table is {name, description, caps, make}; caps are boxes: products of
 // sets and ranges. supports() below is the one reading of them: some box contains the problem, or the
 // reason is the smallest clash. The table, `quire backends`, verify's sweeps, the docs and every refusal
-// derive from it, and a row cannot override it.
+// derive from it, and a row cannot override it. Box is C-compatible and starts with its size, as the types of
+// contract.h do; Caps and Backend name C++ types and are compiled with the engine.
 #pragma once
 
 #include <cstdint>

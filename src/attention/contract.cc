@@ -1,8 +1,26 @@
 #include "attention/contract.h"
 
+#include <cstddef>
+#include <type_traits>
+
 #include "base/check.h"
 
 namespace quire::attention {
+namespace {
+
+template <class T>
+constexpr bool kPlain = std::is_standard_layout_v<T>&& std::is_trivially_copyable_v<T>;
+template <class T>
+constexpr bool kSized = kPlain<T>&& std::is_same_v<decltype(T::size), std::uint32_t>&& offsetof(T, size) == 0;
+template <class T, std::size_t kBytes>
+constexpr bool kFrozen = kPlain<T> && sizeof(T) == kBytes;
+
+static_assert(kSized<Problem> && kSized<StepShape> && kSized<SparseIndex> && kSized<Args> && kSized<Limits>);
+static_assert(kSized<KvFormat> && kSized<KvView>);
+static_assert(kFrozen<PrefixGroup, 12> && kFrozen<PlanBuffer, 16> && kFrozen<KvStrides, 32> &&
+              kFrozen<KvSection, 4>);
+
+}  // namespace
 
 std::string_view to_string(Phase phase) {
   switch (phase) {

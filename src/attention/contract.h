@@ -1,5 +1,9 @@
 // The attention contract: what every backend computes and the data it is given. docs/ATTENTION.md is the
-// long form. All structs here are C-compatible and start with their size: they are the plug-in ABI.
+// long form. The data types are C-compatible: standard layout, copied as bytes. Those that cross between
+// engine and backend on their own (Problem, StepShape, SparseIndex, Args, Limits; KvFormat and KvView of
+// tensor/) start with their size, so that either side can tell which fields the other knows: new fields go at
+// the end. What has no size is frozen as it is: elements of arrays (PrefixGroup), what is passed by value
+// (PlanBuffer) and plain parts of the others (KvStrides, KvSection). contract.cc asserts all of this.
 //
 // Mathematics. Sequence i of a step has q_len new rows and kv_len keys, the new ones included (already in
 // the cache). Row r has key index p = kv_len - q_len + r. It sees keys j in one interval [begin, end):

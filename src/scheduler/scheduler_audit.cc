@@ -22,11 +22,20 @@ void audit_sequence(const Sequence& sequence, const kv::BlockTable& table,
     return;
   }
   for (int g = 0; g < table.groups(); ++g) {
-    const kv::Allocated allocated = table.allocated(sequence.slot, GroupId{static_cast<std::uint32_t>(g)});
+    const GroupId group{static_cast<std::uint32_t>(g)};
+    const kv::Allocated allocated = table.allocated(sequence.slot, group);
+    // What is planned is what the newest step in flight sees.
     if (sequence.committed.tokens > sequence.planned || sequence.planned > allocated.tokens) {
       violations.push_back(
-          fmt::format("sequence {} group {}: committed {} <= planned {} <= allocated {} is false", id, g,
+          fmt::format("sequence {} group {}: committed {} <= visible {} <= allocated {} is false", id, g,
                       sequence.committed.tokens, sequence.planned, allocated.tokens));
+    }
+    // Steps run in order, so pages go when the newest one is planned; what its next row sees is still there.
+    const std::int64_t needed = kv::first_live_entry(table.rule(group), kv::Committed{sequence.planned});
+    if (table.live_begin(sequence.slot, group) > needed) {
+      violations.push_back(
+          fmt::format("sequence {} group {}: entries below {} are released, {} is still seen", id, g,
+                      table.live_begin(sequence.slot, group), needed));
     }
   }
 }
