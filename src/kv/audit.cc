@@ -42,8 +42,10 @@ void audit_row(const PagePool& pool, const BlockTable& table, SlotId slot, Group
       continue;
     }
     ++tally[sequence.value][group];
-    const bool last = entry + 1 == static_cast<std::int64_t>(row.size());
-    if (last && pool.sharers(group, page) != 1) {
+    const std::int32_t written = table.written(slot);
+    const bool writable = written < 0 ? entry + 1 == static_cast<std::int64_t>(row.size())
+                                      : (entry + 1) * table.rule(group).page_tokens > written;
+    if (writable && pool.sharers(group, page) != 1) {
       violations.push_back(fmt::format("{}: writable, with {} owners", name, pool.sharers(group, page)));
     }
     const auto [other, fresh] = seen.emplace(page.value, sequence.value);

@@ -1,7 +1,7 @@
 // The conservation checker: pages, promises and table rows agree, page by page and name by name.
 //   free + held + withheld page 0 = all pages of the slabs of a group; owned + free slabs = all slabs
 //   page 0 is nobody's; a table entry's page is held by the row's request, in one row once
-//   a page that a request may write (its last one) has that request as its only owner
+//   a page that a request may write (BlockTable::written) has that request as its only owner
 //   every page held by a request lies in its row; released entries hold 0
 //   committed <= allocated, which is a multiple of P
 // Any test and the idle engine call audit(); check_step() is the cheap part for every step. An empty list is

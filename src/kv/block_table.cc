@@ -1,5 +1,6 @@
 #include "kv/block_table.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/check.h"
@@ -36,7 +37,7 @@ PageId* BlockTable::entry_at(SlotId slot, GroupId group, std::int64_t entry) con
 void BlockTable::open(SlotId slot, SequenceId sequence) {
   QUIRE_CHECK(slot != kPaddingSlot && slot.value < slots_.size() && !is_open(slot), "slot {} for sequence {}",
               slot.value, sequence.value);
-  slots_[slot.value] = Slot{true, sequence};
+  slots_[slot.value] = Slot{true, sequence, -1};
 }
 
 void BlockTable::reset(SlotId slot) {
@@ -52,6 +53,14 @@ void BlockTable::append(SlotId slot, GroupId group, PageId page) {
   *entry_at(slot, group, row.end) = page;
   updates_.push_back(TableUpdate{group, slot, static_cast<std::uint32_t>(row.end), page});
   ++row.end;
+}
+
+void BlockTable::skip(SlotId slot, GroupId group, std::int64_t entries) {
+  Row& row = row_of(slot, group);
+  QUIRE_CHECK(is_open(slot) && row.end == 0 && entries <= capacity(group),
+              "slot {} skips {} entries behind {}", slot.value, entries, row.end);
+  std::fill_n(entry_at(slot, group, 0), entries, kPaddingPage);
+  row = Row{entries, entries};
 }
 
 PageId BlockTable::clear(SlotId slot, GroupId group, std::int64_t entry) {

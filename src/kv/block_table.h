@@ -58,6 +58,12 @@ class BlockTable {
   SequenceId sequence(SlotId slot) const { return slots_[slot.value].sequence; }
 
   void append(SlotId slot, GroupId group, PageId page);
+  // An empty row begins with `entries` released ones: keys that a window does not see any more.
+  void skip(SlotId slot, GroupId group, std::int64_t entries);
+  // Tokens below it are not written again: pages that end there may be shared (audit.h checks it). Before the
+  // first call only the last page counts as writable.
+  void set_written(SlotId slot, std::int32_t tokens) { slots_[slot.value].written = tokens; }
+  std::int32_t written(SlotId slot) const { return slots_[slot.value].written; }
   // Zeroes the live entries below `entry` and calls give(PageId) for each page, in order.
   template <class Give>
   void release_below(SlotId slot, GroupId group, std::int64_t entry, Give give) {
@@ -96,6 +102,7 @@ class BlockTable {
   struct Slot {
     bool open = false;
     SequenceId sequence;
+    std::int32_t written = -1;
   };
   Row& row_of(SlotId slot, GroupId group) { return storage_[group.value].rows[slot.value]; }
   const Row& row_of(SlotId slot, GroupId group) const { return storage_[group.value].rows[slot.value]; }

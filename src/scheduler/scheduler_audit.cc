@@ -1,4 +1,5 @@
-// Scheduler::audit(): pool and table (kv/audit.h), and that sequences, slots and lengths agree with them.
+// Scheduler::audit(): pool and table (kv/audit.h), tree, and that sequences, slots and lengths agree with
+// them.
 #include <fmt/core.h>
 
 #include "kv/audit.h"
@@ -44,6 +45,7 @@ void audit_sequence(const Sequence& sequence, const kv::BlockTable& table,
 
 std::vector<std::string> Scheduler::audit() const {
   std::vector<std::string> violations = kv::audit(pool_, table_);
+  for (std::string& violation : tree_.check()) violations.push_back(std::move(violation));
   std::int32_t held_slots = 0;
   for (const auto& [id, record] : by_id_) {
     audit_sequence(records_[record], table_, violations);

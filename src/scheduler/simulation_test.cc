@@ -1,5 +1,6 @@
-// Random traffic against a model of the device: every key that a step reads must be the one that the same
-// sequence wrote at that position, whatever was retracted, cancelled, voided or handed on meanwhile.
+// Random traffic against a model of the device: every key that a step reads must be that of the sequence's
+// own tokens up to it, whatever was shared, copied, retracted, cancelled, voided or handed on meanwhile, and
+// the output must be what the tokens alone decide.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <set>
 
 #include "kv/audit.h"
+#include "kv/page_hash.h"
 #include "scheduler/scheduler.h"
 
 namespace quire::scheduler {
@@ -24,66 +26,95 @@ struct Case {
   SchedulerConfig config;
 };
 
-// What the device holds: page contents as (sequence, position), the copy of the tables, the last outputs.
+using Tokens = std::vector<std::int32_t>;
+
+std::uint64_t chain(std::uint64_t before, std::int32_t token) {
+  return kv::mix_hash(before, static_cast<std::uint32_t>(token));
+}
+// The model: two letters, decided by everything before.
+std::int32_t next_token(std::uint64_t prefix) { return static_cast<std::int32_t>(prefix >> 17 & 1); }
+
+// What the device holds: in each page per token the hash of all tokens up to it, the copy of the tables, and
+// per slot the tokens so far.
 class Device {
  public:
   explicit Device(const Case& parameters) : case_(parameters) {}
 
-  void run(const StepPlan& plan) {
+  // `literals`: what the host knows of the row's sequence.
+  template <class Literals>
+  void run(const StepPlan& plan, Literals literals) {
+    for (const PageCopy& copy : plan.copies) run_copy(copy);
     for (const kv::TableUpdate& update : plan.updates) {
       table_[{update.slot.value, update.group.value, update.entry}] = update.page.value;
     }
     for (const PlanRow& row : plan.rows) {
-      check_input(row);
+      take_input(row, literals(row.sequence));
       for (std::size_t g = 0; g < case_.rules.size(); ++g) write(row, g);
       for (std::size_t g = 0; g < case_.rules.size(); ++g) read(row, g);
-      if (row.yields_token) last_output_[row.slot.value] = {row.sequence.value, row.output_index};
     }
+  }
+  // Of a row that yields one, after run(): the token behind its last one.
+  std::int32_t sampled(const PlanRow& row) {
+    return next_token(slots_[row.slot.value].at(static_cast<std::size_t>(row.visible.tokens - 1)));
   }
 
  private:
-  using Stamp = std::pair<std::uint32_t, std::int32_t>;
-
-  void check_input(const PlanRow& row) {
-    if (row.input == Input::literal) return;
-    const Stamp expected{row.sequence.value, row.output_index - 1};
-    ASSERT_EQ(last_output_[row.slot.value], expected);
+  void take_input(const PlanRow& row, const Tokens& known) {
+    std::vector<std::uint64_t>& slot = slots_[row.slot.value];
+    if (row.opens_slot) {
+      slot.clear();
+      for (std::int32_t t = 0; t < row.query_begin; ++t)
+        slot.push_back(chain(slot.empty() ? 0 : slot.back(), known[static_cast<std::size_t>(t)]));
+    }
+    ASSERT_EQ(slot.size(), static_cast<std::size_t>(row.query_begin));
+    for (std::int32_t t = row.query_begin; t < row.visible.tokens; ++t) {
+      const std::uint64_t before = slot.empty() ? 0 : slot.back();
+      const bool literal = row.input == Input::literal;
+      slot.push_back(chain(before, literal ? known[static_cast<std::size_t>(t)] : next_token(before)));
+    }
   }
+  std::int64_t token_bytes(std::size_t g) const { return case_.strides[g] / case_.rules[g].page_tokens; }
   // Bytes of a token in the arena: a group's pages overlap other groups' when the accounting is wrong.
   std::int64_t address(const PlanRow& row, std::size_t g, std::int64_t key) {
     const std::int64_t page = case_.rules[g].page_tokens;
     const std::uint32_t id =
         table_[{row.slot.value, static_cast<std::uint32_t>(g), static_cast<std::uint32_t>(key / page)}];
     EXPECT_NE(id, 0u) << "sequence " << row.sequence.value << " key " << key << " of group " << g;
-    return id * case_.strides[g] + key % page * (case_.strides[g] / page);
+    return id * case_.strides[g] + key % page * token_bytes(g);
+  }
+  void run_copy(const PageCopy& copy) {
+    const std::size_t g = copy.group.value;
+    ASSERT_LT(copy.tokens, case_.rules[g].page_tokens);
+    for (std::int64_t byte = 0; byte < copy.tokens * token_bytes(g); ++byte)
+      memory_[copy.to.value * case_.strides[g] + byte] = memory_[copy.from.value * case_.strides[g] + byte];
   }
   void write(const PlanRow& row, std::size_t g) {
     for (std::int64_t key = row.query_begin; key < row.visible.tokens; ++key) {
       const std::int64_t at = address(row, g, key);
-      for (std::int64_t byte = 0; byte < case_.strides[g] / case_.rules[g].page_tokens; ++byte) {
-        memory_[at + byte] = Stamp{row.sequence.value, static_cast<std::int32_t>(key)};
-      }
+      for (std::int64_t byte = 0; byte < token_bytes(g); ++byte)
+        memory_[at + byte] = slots_[row.slot.value][static_cast<std::size_t>(key)];
     }
   }
   void read(const PlanRow& row, std::size_t g) {
     for (std::int64_t key = kv::visible_begin(case_.rules[g], row.query_begin); key < row.visible.tokens;
          ++key) {
       const std::int64_t at = address(row, g, key);
-      for (std::int64_t byte = 0; byte < case_.strides[g] / case_.rules[g].page_tokens; ++byte) {
-        const Stamp expected{row.sequence.value, static_cast<std::int32_t>(key)};
-        ASSERT_EQ(memory_[at + byte], expected) << "group " << g;
+      for (std::int64_t byte = 0; byte < token_bytes(g); ++byte) {
+        ASSERT_EQ(memory_[at + byte], slots_[row.slot.value][static_cast<std::size_t>(key)])
+            << "group " << g << " key " << key << " of sequence " << row.sequence.value;
       }
     }
   }
 
   const Case& case_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t> table_;
-  std::map<std::int64_t, Stamp> memory_;
-  std::map<std::uint32_t, Stamp> last_output_;
+  std::map<std::int64_t, std::uint64_t> memory_;
+  std::map<std::uint32_t, std::vector<std::uint64_t>> slots_;
 };
 
 struct Client {
   RequestInfo info;
+  Tokens tokens;       // prompt, then output
   int stop_after = 0;  // outputs after which the engine says finished; 0: never
   int outputs = 0;     // accepted
   int scored = 0;
@@ -116,6 +147,7 @@ class Simulation {
         --requests;
       }
       if (random_() % 20 == 0 && !clients_.empty()) cancel();
+      expire();
       const std::size_t ahead = case_.overlap ? 2 : 1;
       while (flying_.size() < ahead) {
         const StepPlan* plan = scheduler_->plan();
@@ -125,28 +157,63 @@ class Simulation {
         if (plan == nullptr) break;
         log_ += to_string(*plan);
         check_plan(*plan);
-        device_.run(*plan);
+        for (const Admission& admission : plan->admitted) hits_ += admission.cached_tokens;
+        copies_ += static_cast<std::int64_t>(plan->copies.size());
+        device_.run(*plan, [this](SequenceId id) -> const Tokens& { return clients_.at(id.value).tokens; });
+        std::vector<std::int32_t> sampled;
+        for (const PlanRow& row : plan->rows) sampled.push_back(row.yields_token ? device_.sampled(row) : -1);
+        samples_.push_back(sampled);
         flying_.push_back(plan);
       }
       if (!flying_.empty()) commit();
       if (::testing::Test::HasFailure()) return true;
     }
+    for (const auto& [id, client] : clients_) check_output(client);
+    scheduler_->clear_cache();
     EXPECT_TRUE(pool_->idle());
-    for (const auto& [id, client] : clients_) EXPECT_TRUE(client.over) << id;
+    EXPECT_EQ(scheduler_->tree().stats().nodes, 0);
     return true;
   }
   const std::string& log() const { return log_; }
   std::int64_t retractions() const { return scheduler_->retractions(); }
+  std::int64_t hits() const { return hits_; }
+  std::int64_t copies() const { return copies_; }
 
  private:
   void submit() {
-    Client client;
-    client.info.sequence = SequenceId{next_id_++};
+    const std::uint32_t id = next_id_++;
+    Client& client = clients_[id];
+    client.info.sequence = SequenceId{id};
     client.info.prompt_tokens = 1 + static_cast<int>(random_() % (random_() % 2 == 0 ? 8 : 60));
     client.info.max_new_tokens = 1 + static_cast<int>(random_() % 40);
     client.info.score = random_() % 6 == 0;
+    client.info.priority = static_cast<int>(random_() % 3);
+    client.info.deadline_us = random_() % 10 == 0 ? now_ + 1 + static_cast<int>(random_() % 30) : 0;
     client.stop_after = random_() % 2 == 0 ? 1 + static_cast<int>(random_() % 40) : 0;
-    if (scheduler_->submit(client.info).ok()) clients_[client.info.sequence.value] = client;
+    // Prompts share beginnings with each other, and some go on from an earlier answer.
+    if (random_() % 4 == 0 && id > 1) client.tokens = clients_.at(1 + random_() % (id - 1)).tokens;
+    client.tokens.resize(std::min<std::size_t>(client.tokens.size(), 50));
+    const auto known = static_cast<std::int32_t>(client.tokens.size());
+    client.info.prompt_tokens = std::min(60, client.info.prompt_tokens + known);
+    const auto calm = static_cast<std::int32_t>(random_() % 60);
+    for (std::int32_t t = known; t < client.info.prompt_tokens; ++t)
+      client.tokens.push_back(t < calm ? 1 : static_cast<std::int32_t>(random_() % 2));
+    client.tokens.reserve(200);
+    client.info.tokens = random_() % 12 > 0 ? client.tokens.data() : nullptr;
+    const kv::NamespaceKey other{"", "", "tenant", ""};
+    if (random_() % 3 == 0) client.info.space = &other;
+    client.over = !scheduler_->submit(client.info).ok();
+  }
+  void check_output(const Client& client) {
+    EXPECT_TRUE(client.over) << client.info.sequence.value;
+    std::uint64_t prefix = 0;
+    for (std::size_t t = 0; t < client.tokens.size(); ++t) {
+      if (t >= static_cast<std::size_t>(client.info.prompt_tokens)) {
+        EXPECT_EQ(client.tokens[t], next_token(prefix))
+            << "sequence " << client.info.sequence.value << " " << t;
+      }
+      prefix = chain(prefix, client.tokens[t]);
+    }
   }
   void cancel() {
     auto at = clients_.begin();
@@ -155,10 +222,21 @@ class Simulation {
     at->second.over = true;
     check("cancel");
   }
+  void expire() {
+    for (const SequenceId id : scheduler_->expire(++now_)) {
+      EXPECT_FALSE(clients_.at(id.value).over);
+      clients_.at(id.value).over = true;
+    }
+    for (const auto& [id, client] : clients_) {
+      EXPECT_TRUE(client.over || client.info.deadline_us == 0 || client.info.deadline_us >= now_) << id;
+    }
+    check("expire");
+  }
   void commit() {
     const StepPlan& plan = *flying_.front();
     std::vector<RowResult> results;
-    for (const PlanRow& row : plan.rows) {
+    for (std::size_t r = 0; r < plan.rows.size(); ++r) {
+      const PlanRow& row = plan.rows[r];
       Client& client = clients_[row.sequence.value];
       EXPECT_EQ(scheduler_->is_live(row.sequence), !client.over);
       RowResult result;
@@ -168,6 +246,7 @@ class Simulation {
           EXPECT_EQ(row.output_index, client.outputs);
         }
         client.outputs += result.accepted;
+        if (row.yields_token) client.tokens.push_back(samples_.front()[r]);
         result.finished = row.yields_token && client.outputs == client.stop_after;
         if (client.info.score && row.logits_count > 0) {
           EXPECT_EQ(row.logits_begin, client.scored);
@@ -191,6 +270,7 @@ class Simulation {
       }
     }
     flying_.pop_front();
+    samples_.pop_front();
     check("commit");
   }
   void check(const char* when) {
@@ -223,6 +303,10 @@ class Simulation {
   std::unique_ptr<Scheduler> scheduler_;
   std::map<std::uint32_t, Client> clients_;
   std::deque<const StepPlan*> flying_;
+  std::deque<std::vector<std::int32_t>> samples_;  // per step in flight and row
+  std::int64_t now_ = 0;
+  std::int64_t hits_ = 0;
+  std::int64_t copies_ = 0;
   std::uint32_t next_id_ = 1;
   std::string log_;
 };
@@ -251,11 +335,19 @@ Case make_case(std::uint64_t seed, int page, bool overlap) {
   result.config.chunk_tokens = 1 + static_cast<int>(random() % 40);
   result.config.max_context = 100;
   result.config.max_waiting = 1 + static_cast<int>(random() % 10);
+  result.config.policy = static_cast<Policy>(random() % 3);
+  result.config.aging_plans = 1 + static_cast<int>(random() % 50);
+  result.config.hold_tokens = static_cast<int>(random() % 8);
+  result.config.cache.enabled = seed % 5 > 0;
+  result.config.cache.policy = static_cast<kv::EvictionPolicy>(random() % 4);
+  result.config.cache.copy_min_tokens = 1 + static_cast<int>(random() % 4);
   return result;
 }
 
 TEST(Simulation, EveryStepReadsWhatItsSequenceWrote) {
   std::int64_t retractions = 0;
+  std::int64_t hits = 0;
+  std::int64_t copies = 0;
   int served = 0;
   for (const int page : {1, 2, 7, 16, 64, 256}) {
     for (const bool overlap : {false, true}) {
@@ -265,12 +357,18 @@ TEST(Simulation, EveryStepReadsWhatItsSequenceWrote) {
         if (!simulation.run(25)) continue;
         ++served;
         retractions += simulation.retractions();
+        hits += simulation.hits();
+        copies += simulation.copies();
         ASSERT_FALSE(::testing::Test::HasFailure());
       }
     }
   }
-  std::printf("%d simulations, %lld retractions\n", served, static_cast<long long>(retractions));
+  std::printf("%d simulations, %lld retractions, %lld tokens hit, %lld copies\n", served,
+              static_cast<long long>(retractions), static_cast<long long>(hits),
+              static_cast<long long>(copies));
   EXPECT_GT(served, 400);
+  EXPECT_GT(hits, 10000);
+  EXPECT_GT(copies, 500);
   EXPECT_GT(retractions, 100);
 }
 

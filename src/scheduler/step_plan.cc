@@ -39,6 +39,14 @@ std::string to_string(const StepPlan& plan) {
   std::string text =
       fmt::format("step {}: {} decode, {} verify, {} extend, {} tokens, {} logits\n", plan.step,
                   plan.decode_rows, plan.verify_rows, plan.extend_rows, plan.total_q, plan.total_logits);
+  for (const Admission& admission : plan.admitted) {
+    if (admission.cached_tokens > 0)
+      text += fmt::format("  sequence {} has {} tokens in the cache\n", admission.sequence.value,
+                          admission.cached_tokens);
+  }
+  for (const PageCopy& copy : plan.copies)
+    text += fmt::format("  copy {} tokens of page {} to page {} of g{}\n", copy.tokens, copy.from.value,
+                        copy.to.value, copy.group.value);
   for (const PlanRow& row : plan.rows) text += row_text(plan, row);
   for (const SequenceId sequence : plan.retracted)
     text += fmt::format("  retracted sequence {}\n", sequence.value);

@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "kv/block_table.h"
 #include "kv/lengths.h"
+#include "kv/miss.h"
 
 namespace quire::scheduler {
 
@@ -44,6 +45,24 @@ struct PlanRow {
   std::int32_t updates_count = 0;
 };
 
+// The first tokens of a page that a request goes on from, to a page of its own: all layers, K and V,
+// sidecars. Before anything else of the step, in order (a later copy may overwrite an earlier one's source).
+struct PageCopy {
+  GroupId group;
+  PageId from;
+  PageId to;
+  std::int32_t tokens = 0;
+  friend bool operator==(const PageCopy&, const PageCopy&) = default;
+};
+
+// A sequence got its slot in this step.
+struct Admission {
+  SequenceId sequence;
+  std::int32_t cached_tokens = 0;  // whose KV was there: the first row begins behind them
+  kv::MissReport miss;             // why it was not more
+  bool resumed = false;            // it ran before and was retracted
+};
+
 struct StepPlan {
   std::uint64_t step = 0;
   std::vector<PlanRow> rows;
@@ -55,6 +74,8 @@ struct StepPlan {
   std::int32_t total_logits = 0;
   std::int32_t max_q = 0;
   kv::Visible max_visible;
+  std::vector<Admission> admitted;
+  std::vector<PageCopy> copies;
   // Block table changes to upload before the step, in order.
   std::vector<kv::TableUpdate> updates;
   // Sequences that lost their pages to make room; they come back and compute their tokens again.
