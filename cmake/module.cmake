@@ -20,6 +20,13 @@ function(quire_test program)
   endforeach()
 endfunction()
 
+# The CTest entry of a test program that has device_main.cc's main(): exit code 77 where no device is, after it
+# said so.
+function(quire_device_test_entry name program)
+  add_test(NAME ${name} COMMAND ${program})
+  set_tests_properties(${name} PROPERTIES LABELS device SKIP_RETURN_CODE 77 RUN_SERIAL ON)
+endfunction()
+
 function(quire_module name)
   cmake_parse_arguments(ARG "CUDA" "TSAN" "DEPS;TEST_DEPS;DEVICE_DEPS;LIBS;LABELS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "*.cc")
@@ -65,8 +72,6 @@ function(quire_module name)
     endforeach()
     quire_test(quire_${name}_device_test SOURCES ${device_tests}
                LIBS ${test_libs} quire_device_main quire_cuda_runtime LABELS device)
-    add_test(NAME ${name}_device COMMAND quire_${name}_device_test)
-    # device_main.cc's exit code where no device is, after it said so.
-    set_tests_properties(${name}_device PROPERTIES LABELS device SKIP_RETURN_CODE 77 RUN_SERIAL ON)
+    quire_device_test_entry(${name}_device quire_${name}_device_test)
   endif()
 endfunction()
