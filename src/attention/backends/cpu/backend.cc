@@ -1,5 +1,7 @@
 #include "attention/backends/cpu/backend.h"
 
+#include <algorithm>
+
 #include "attention/backends/cpu/attend.h"
 #include "attention/backends/cpu/kernel.h"
 #include "attention/backends/cpu/plan.h"
@@ -58,16 +60,24 @@ class CpuAttention : public Attention {
   void run_units(const StepShape& shape, const Args& args, const PlanLayout& layout,
                  platform::cpu::Team& team) const {
     const AttendContext context{&geometry_, &kernels_, &shape, &args, &layout, source_};
-    const std::int32_t lanes = geometry_.lanes();
-    const std::int64_t count = std::int64_t{layout.header->unit_count} * lanes;
-    const auto work_of = [lanes](std::int64_t index) {
-      return Work{index / lanes, static_cast<std::int32_t>(index % lanes)};
+    const std::int64_t lanes = geometry_.lanes();
+    const std::int64_t units = layout.header->unit_count;
+    const std::int64_t count = units * lanes;
+    // As many units at a time as there are threads, lane by lane. Threads that keep step are then each in
+    // pages of their own: side by side in the heads of one page they slow each other down
+    // (docs/PERFORMANCE.md).
+    const auto work_of = [=, threads = std::int64_t{team.threads()}](std::int64_t index) {
+      const std::int64_t first = index / (threads * lanes) * threads;
+      const std::int64_t abreast = std::min(threads, units - first);
+      const std::int64_t at = index - first * lanes;
+      return Work{first + at % abreast, static_cast<std::int32_t>(at / abreast)};
     };
     // The rows of no sequence are one more piece of work, dealt first. Threads that keep step take turns.
     team.for_each(1 + count, [&](std::int64_t index, int thread) {
       if (index == 0) return clear_outside(context);
-      const Work next = work_of(index - 1 + team.threads());
-      attend(context, work_of(index - 1), next.unit < layout.header->unit_count ? &next : nullptr, thread);
+      const std::int64_t later = index - 1 + team.threads();
+      const Work next = later < count ? work_of(later) : Work{};
+      attend(context, work_of(index - 1), later < count ? &next : nullptr, thread);
     });
   }
 

@@ -13,7 +13,7 @@ constexpr std::int64_t kAlign = 64;
 // full are not split.
 constexpr std::int64_t kRecordBytes = 8ll << 20;
 // What is left of a step is dealt in pieces of at most one part in this many per thread.
-constexpr std::int32_t kPieces = 8;
+constexpr std::int32_t kPieces = 16;
 // A sequence with this many units of its own keeps its keys together.
 constexpr std::int32_t kEnoughUnits = 16;
 
@@ -173,7 +173,8 @@ class Planner {
   const Geometry& g_;
   const StepShape& shape_;
   const PlanLayout& layout_;
-  std::int64_t left_ = 0;  // splits, times lanes, of the blocks not yet added
+  std::int64_t left_ = 0;   // splits, times lanes, of the blocks not yet added
+  std::int64_t share_ = 1;  // splits of a piece
   std::int32_t units_ = 0;
   std::int32_t groups_ = 0;
   std::int64_t slots_ = 0;
@@ -208,12 +209,14 @@ void Planner::add_unit(const Unit& unit) {
 }
 
 // Long pieces first, short ones last: each a fair share of what is left, so that all threads end together.
+// As many as there are threads are of one length: they are run side by side.
 void Planner::add_block(Unit whole) {
   const bool deal = may_deal(whole);
   std::int32_t split = 0;
   const auto piece = [&] {
-    const std::int64_t share = left_ / (std::int64_t{kPieces} * layout_.threads);
-    return static_cast<std::int32_t>(std::clamp<std::int64_t>(share, 1, std::max(whole.splits - split, 1)));
+    if (units_ % layout_.threads == 0)
+      share_ = std::max<std::int64_t>(1, left_ / (std::int64_t{kPieces} * layout_.threads));
+    return static_cast<std::int32_t>(std::min<std::int64_t>(share_, std::max(whole.splits - split, 1)));
   };
   const std::int64_t wanted = std::int64_t{whole.rows} * whole.splits;
   if (!deal || piece() >= whole.splits || slots_ + wanted > layout_.slot_capacity) {
