@@ -361,52 +361,76 @@ struct ValuesBlock {
 
 // ---- softmax of one tile: scores become weights, the row's maximum and sum move on ----
 
-// All of a row's tile stays in registers; keys that it does not see weigh 0.
-inline void softmax_row(const TileArgs& a, int row) {
+// Weights of rows [row, row + kRows), some of whose keys are seen. A row's tile stays in registers; keys that
+// it does not see weigh 0. Rows go side by side, since each is a chain of dependent steps.
+template <int kRows>
+inline void softmax_rows(const TileArgs& a, int row) {
   constexpr int kVectors = kTileKeys / kLanes;
-  float* s = a.scores + row * kTileKeys;
-  const std::uint64_t visible = a.visible[row];
-  if (visible == 0) {
-    for (int j = 0; j < kTileKeys; j += kLanes) store(s + j, set(0.0f));
-    a.alpha[row] = 1.0f;
-    return;
+  F x[kRows][kVectors], now[kRows], alpha[kRows], sum[kRows];
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const float* s = a.scores + (row + r) * kTileKeys;
+    QUIRE_UNROLL
+    for (int n = 0; n < kVectors; ++n) x[r][n] = mul(load_wide(s + n * kLanes), set(a.scale));
+    if (a.k_scale != nullptr) QUIRE_UNROLL
+    for (int n = 0; n < kVectors; ++n) x[r][n] = mul(x[r][n], load_wide(a.k_scale + n * kLanes));
+    if (a.softcap > 0.0f) QUIRE_UNROLL
+    for (int n = 0; n < kVectors; ++n) x[r][n] = mul(set(a.softcap), tanh_of(div(x[r][n], set(a.softcap))));
+    const std::uint64_t visible = a.visible[row + r];
+    if (visible != ~0ull) QUIRE_UNROLL
+    for (int n = 0; n < kVectors; ++n)
+      x[r][n] = select(static_cast<unsigned>(visible >> n * kLanes), x[r][n], set(kNoKey));
   }
-  const F scale = set(a.scale);
-  F x[kVectors];
   QUIRE_UNROLL
-  for (int n = 0; n < kVectors; ++n) x[n] = mul(load_wide(s + n * kLanes), scale);
-  if (a.k_scale != nullptr) QUIRE_UNROLL
-  for (int n = 0; n < kVectors; ++n) x[n] = mul(x[n], load_wide(a.k_scale + n * kLanes));
-  if (a.softcap > 0.0f) QUIRE_UNROLL
-  for (int n = 0; n < kVectors; ++n) x[n] = mul(set(a.softcap), tanh_of(div(x[n], set(a.softcap))));
-  if (visible != ~0ull) QUIRE_UNROLL
-  for (int n = 0; n < kVectors; ++n)
-    x[n] = select(static_cast<unsigned>(visible >> n * kLanes), x[n], set(kNoKey));
-  F top[kVectors];
-  QUIRE_UNROLL
-  for (int n = 0; n < kVectors; ++n) top[n] = x[n];
-  QUIRE_UNROLL
-  for (int half = kVectors / 2; half > 0; half /= 2) QUIRE_UNROLL
-  for (int n = 0; n < half; ++n) top[n] = max(top[n], top[n + half]);
-  // A visible key makes the maximum finite, so that NaN scores give NaN and not an empty row.
-  const F old = set(a.max[row]);
-  const F now = max(max(max_of_lanes(top[0]), set(kLowest)), old);
-  const F alpha = exp_nonpositive(sub(old, now));
-  QUIRE_UNROLL
-  for (int n = 0; n < kVectors; ++n) {
-    x[n] = exp_nonpositive(sub(x[n], now));
-    top[n] = x[n];
+  for (int r = 0; r < kRows; ++r) {
+    F top[kVectors];
+    QUIRE_UNROLL
+    for (int n = 0; n < kVectors; ++n) top[n] = x[r][n];
+    QUIRE_UNROLL
+    for (int half = kVectors / 2; half > 0; half /= 2) QUIRE_UNROLL
+    for (int n = 0; n < half; ++n) top[n] = max(top[n], top[n + half]);
+    // A visible key makes the maximum finite, so that NaN scores give NaN and not an empty row.
+    const F old = set(a.max[row + r]);
+    now[r] = max(max(max_of_lanes(top[0]), set(kLowest)), old);
+    alpha[r] = exp_nonpositive(sub(old, now[r]));
   }
-  if (a.v_scale != nullptr) QUIRE_UNROLL
-  for (int n = 0; n < kVectors; ++n) x[n] = mul(x[n], load_wide(a.v_scale + n * kLanes));
   QUIRE_UNROLL
-  for (int n = 0; n < kVectors; ++n) store(s + n * kLanes, x[n]);
+  for (int r = 0; r < kRows; ++r) {
+    F part[kVectors];
+    QUIRE_UNROLL
+    for (int n = 0; n < kVectors; ++n) part[n] = x[r][n] = exp_nonpositive(sub(x[r][n], now[r]));
+    QUIRE_UNROLL
+    for (int half = kVectors / 2; half > 0; half /= 2) QUIRE_UNROLL
+    for (int n = 0; n < half; ++n) part[n] = add(part[n], part[n + half]);
+    sum[r] = part[0];
+    float* s = a.scores + (row + r) * kTileKeys;
+    if (a.v_scale != nullptr) QUIRE_UNROLL
+    for (int n = 0; n < kVectors; ++n) x[r][n] = mul(x[r][n], load_wide(a.v_scale + n * kLanes));
+    QUIRE_UNROLL
+    for (int n = 0; n < kVectors; ++n) store(s + n * kLanes, x[r][n]);
+  }
   QUIRE_UNROLL
-  for (int half = kVectors / 2; half > 0; half /= 2) QUIRE_UNROLL
-  for (int n = 0; n < half; ++n) top[n] = add(top[n], top[n + half]);
-  a.max[row] = first_lane(now);
-  a.alpha[row] = first_lane(alpha);
-  a.sum[row] = a.sum[row] * a.alpha[row] + sum_of_lanes(top[0]);
+  for (int r = 0; r < kRows; ++r) {
+    const float factor = first_lane(alpha[r]);
+    a.max[row + r] = first_lane(now[r]);
+    a.alpha[row + r] = factor;
+    a.sum[row + r] = a.sum[row + r] * factor + sum_of_lanes(sum[r]);
+  }
+}
+
+inline void softmax(const TileArgs& a) {
+  for (int row = 0; row < a.rows;) {
+    if (a.visible[row] == 0) {
+      float* s = a.scores + row * kTileKeys;
+      for (int j = 0; j < kTileKeys; j += kLanes) store(s + j, set(0.0f));
+      a.alpha[row++] = 1.0f;
+    } else if (kSoftmaxRows == 2 && row + 1 < a.rows && a.visible[row + 1] != 0) {
+      softmax_rows<kSoftmaxRows>(a, row);
+      row += kSoftmaxRows;
+    } else {
+      softmax_rows<1>(a, row++);
+    }
+  }
 }
 
 template <KvElement E>
@@ -420,7 +444,7 @@ void tile(const TileArgs& args) {
   } else {
     for_few_rows(a.rows, ScoresInPlace<E>{a, keys});
   }
-  for (int row = 0; row < a.rows; ++row) softmax_row(a, row);
+  softmax(a);
   if (a.packed) {
     pack_values<E>(a, keys);
     for (int d = 0; d < a.v_dim; d += kPanelWidth) for_row_blocks(a.rows, ValuesBlock{a, d, keys});

@@ -10,7 +10,8 @@ namespace {
 
 using F = F8;
 constexpr int kLanes = 8;
-constexpr int kMicroRows = 6;  // 12 accumulators, 2 loads, 1 broadcast: 15 of 16 registers
+constexpr int kMicroRows = 6;    // 12 accumulators, 2 loads, 1 broadcast: 15 of 16 registers
+constexpr int kSoftmaxRows = 1;  // side by side
 constexpr int kRegisters = 16;
 constexpr int kVectorsAtOnce[5] = {0, 8, 4, 4, 2};  // by rows
 constexpr int kPanelsAtOnce[5] = {0, 4, 2, 2, 1};

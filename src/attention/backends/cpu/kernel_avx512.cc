@@ -10,7 +10,8 @@ namespace {
 
 using F = __m512;
 constexpr int kLanes = 16;
-constexpr int kMicroRows = 8;  // 16 accumulators: two FMA pipes of latency 4 stay full
+constexpr int kMicroRows = 8;    // 16 accumulators: two FMA pipes of latency 4 stay full
+constexpr int kSoftmaxRows = 2;  // side by side
 constexpr int kRegisters = 32;
 constexpr int kKeysOfVector = 2;  // a vector holds 8 dims of key n and of key n + kKeyStep
 constexpr int kKeyStep = 4;

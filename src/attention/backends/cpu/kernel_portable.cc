@@ -20,6 +20,7 @@ constexpr int kLanes = 8;
 constexpr int kMicroRows = 2;
 constexpr int kElementBytes[kKvElements] = {4, 2, 2, 1};
 constexpr float kFp8Unit = 1.0f;
+constexpr int kSoftmaxRows = 1;  // side by side
 constexpr int kRegisters = 16;
 constexpr int kVectorsAtOnce[5] = {0, 4, 2, 2, 1};  // by rows
 constexpr int kPanelsAtOnce[5] = {0, 2, 1, 1, 1};
