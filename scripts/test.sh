@@ -64,6 +64,8 @@ installed() {
     "$tree/bin/quire" --version
 }
 
+have_nvcc() { command -v nvcc || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; }
+
 scripts/deps/apt.sh apt.txt ci.txt && scripts/deps/fetch.sh || exit 1
 part "build cpu" build cpu all
 suite cpu
@@ -71,6 +73,15 @@ if [ "${1:-}" != quick ]; then
   part "format" format
   part "lint" lint
   part "installed tree and example" installed
+  # The CUDA code compiles and its machine code is looked at; its tests say that they need a device. C++ files of this
+  # preset come from the compiler cache of the first.
+  if have_nvcc >/dev/null; then
+    part "build cuda" build cuda "quire device_tests quire_platform_cuda_test"
+    part "machine code" python3 tools/check_sass.py build/cuda/quire
+    suite cuda -R 'device|platform_cuda'
+  else
+    echo "skipped  build cuda: no nvcc here (set CUDA_HOME)"
+  fi
   part "build asan" build asan "host_tests fuzz_tests" -DQUIRE_FUZZ_SECONDS="$fuzz_seconds"
   suite asan -L 'host|fuzz'
   part "build tsan" build tsan threads_tests

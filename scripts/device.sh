@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# On a machine with a GPU, in a checkout: verifies and times what scripts/device_pack.sh packed, in one go.
+# usage: scripts/device.sh PACK.tar.xz [PART...]
+#   parts: tests (module tests on the device) golden verify ceilings attention pages start step prefill offline
+#          sanitize (compute-sanitizer over a smoke set); all but sanitize unless named
+# Every part has its own time limit and log in $OUT (build/device/out unless set); the table of parts and the
+# figures come last. Whole: under 8 minutes on an H200. Exit code 1 when a part failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+pack=$1
+shift
+parts=${*:-ceilings tests golden verify attention pages start step prefill offline}
+out=${OUT:-build/device/out}
+run=$(mktemp -d)
+trap 'rm -rf "$run"' EXIT
+mkdir -p "$out"
+tar -C "$run" -xJf "$pack" || exit 1
+bin=$run/quire-device
+export LD_LIBRARY_PATH=$bin/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export QUIRE_GOLDEN_DIR=${QUIRE_GOLDEN_DIR:-$PWD/tests/data/golden}
+llama=bench/models/llama31_8b
+dummy="$llama --device cuda --load-format dummy"
+failed=0 table=""
+
+# part NAME SECONDS COMMAND...: its output goes to a log and, by its last lines, to the screen.
+part() {
+  local name=$1 limit=$2 begin=$SECONDS code
+  shift 2
+  timeout "$limit" "$@" >"$out/$name.log" 2>&1
+  code=$?
+  if [ $code -ne 0 ]; then
+    failed=$((failed + 1))
+    grep -E 'FAILED|Failure|rror|check failed' "$out/$name.log" | head -n 12
+    tail -n 8 "$out/$name.log"
+  fi
+  table+=$(printf '%-22s %4d s  %s' "$name" $((SECONDS - begin)) "$([ $code -eq 0 ] && echo passed || echo "FAILED ($code)")")$'\n'
+}
+
+figures() { for log in "$@"; do [ -f "$out/$log.log" ] && tail -n 14 "$out/$log.log" | cut -c1-220; done; }
+
+"$bin/quire" --version | tail -n 1
+for name in $parts; do
+  case $name in
+    tests)
+      for program in "$bin"/quire_*_device_test; do
+        [ "$(basename "$program")" = quire_golden_device_test ] && continue
+        part "$(basename "$program" _device_test)" 60 "$program" --gtest_brief=1
+      done ;;
+    golden) part golden 90 "$bin/quire_golden_device_test" --gtest_brief=1 ;;
+    verify) part verify 90 "$bin/quire" verify --device cuda ;;
+    ceilings) part ceilings 30 "$bin/quire" bench device --device cuda ;;
+    attention)
+      part attention 60 "$bin/quire" bench attention --device cuda --backend cuda \
+        --shape heads=32/8,dim=128,batch=16,ctx=8192 --shape heads=32/8,dim=128,batch=64,ctx=8192 \
+        --shape heads=32/8,dim=128,batch=1,ctx=131072 --shape heads=64/8,dim=128,batch=1,ctx=8192,q=8192 \
+        --shape heads=128/1,dim=576/512,batch=64,ctx=8192
+      part attention_fp8 30 "$bin/quire" bench attention --device cuda --backend cuda --kv-dtype fp8_e4m3 \
+        --shape heads=32/8,dim=128,batch=16,ctx=8192 ;;
+    pages)
+      part pages 40 "$bin/quire" bench attention --device cuda --backend cuda --page-sizes 1,16,64,256 \
+        --shape heads=32/8,dim=128,batch=16,ctx=8192 ;;
+    start) part start 40 "$bin/quire" run $dummy --ids 1,2,3,4,5 --max-tokens 4 --max-context 4096 --json ;;
+    step)
+      part step 60 "$bin/quire" bench step $dummy --batch 1,8,16,64 --context 1024 --max-context 4096 --steps 64 ;;
+    prefill)
+      part prefill 60 "$bin/quire" bench offline $dummy --requests 4 --prompt 8192 --output 1 --max-running 1 \
+        --chunk-tokens 8192 --max-context 8448 ;;
+    offline)
+      part offline 120 "$bin/quire" bench offline $dummy --requests 256 --prompt 1024 --output 1024 ;;
+    sanitize)
+      for tool in memcheck racecheck initcheck; do
+        part "sanitize_$tool" 120 compute-sanitizer --tool $tool --error-exitcode 9 \
+          "$bin/quire_engine_device_test" --gtest_filter='DeviceExecutor.*'
+      done ;;
+    *) echo "no part is called $name" >&2; exit 2 ;;
+  esac
+done
+echo
+figures ceilings attention attention_fp8 pages start step prefill offline
+[ -f "$out/golden.log" ] && grep 'mean error' "$out/golden.log" | head -n 12
+[ -f "$out/verify.log" ] && tail -n 4 "$out/verify.log"
+echo
+echo "$table"
+[ "$failed" -eq 0 ]

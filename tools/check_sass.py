@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Reads the machine code of a CUDA program and checks what its hot kernels must be made of.
+
+usage: check_sass.py PROGRAM_OR_OBJECT...     prints one line per rule and every violation; exit code 1 if there is one
+
+A rule names kernels by a part of their name. `needs`: instructions of which each must have at least one (tensor-core
+products, 16-byte loads). `no_local`: no load or store of local memory, which is where spilled registers and arrays
+indexed at run time go. A rule that meets no kernel is a violation: it would check nothing.
+"""
+import collections
+import re
+import shutil
+import subprocess
+import sys
+
+MMA = r"\b(HMMA|HGMMA|QGMMA|IMMA)\b"
+WIDE_LOAD = r"\bLDG\S*\.128\b"
+RULES = [
+    # name, part of the kernels' names, instructions needed, local memory allowed
+    ("attention", r"\battend\b|6attend", [MMA], False),
+    ("latent attention", r"attend_latent", [MMA], False),
+    ("products of few rows", r"gemv_kernel", [WIDE_LOAD], False),
+    ("experts", r"experts_kernel", [MMA], False),
+    ("norms", r"rms_norm_kernel", [], False),
+    ("rope and KV write", r"rope_kernel", [], False),
+]
+FUNCTION = re.compile(r"^\s*Function : (\S+)")
+INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(.*?);")
+LOCAL = re.compile(r"\b(LDL|STL)\b")
+
+
+def kernels_of(path):
+    """{name: (instructions, local accesses, {needed pattern: seen})} of every kernel in the file."""
+    found = {}
+    cuobjdump = shutil.which("cuobjdump") or "/usr/local/cuda/bin/cuobjdump"
+    process = subprocess.Popen([cuobjdump, "--dump-sass", path], stdout=subprocess.PIPE, text=True)
+    patterns = {p: re.compile(p) for rule in RULES for p in rule[2]}
+    current = None
+    for line in process.stdout:
+        if start := FUNCTION.match(line):
+            current = found.setdefault(start.group(1), collections.Counter())
+        elif current is not None and (text := INSTRUCTION.match(line)):
+            current["instructions"] += 1
+            if LOCAL.search(text.group(1)):
+                current["local"] += 1
+            for pattern, expression in patterns.items():
+                if expression.search(text.group(1)):
+                    current[pattern] += 1
+    if process.wait() != 0:
+        sys.exit(f"cuobjdump could not read {path}")
+    return found
+
+
+def check(kernels):
+    violations = []
+    for name, part, needs, local_allowed in RULES:
+        expression = re.compile(part)
+        mine = {kernel: counts for kernel, counts in kernels.items() if expression.search(kernel)}
+        if not mine:
+            violations.append(f"{name}: no kernel is named like /{part}/")
+            continue
+        for kernel, counts in sorted(mine.items()):
+            for pattern in needs:
+                if counts[pattern] == 0:
+                    violations.append(f"{name}: {kernel} has no {pattern}")
+            if counts["local"] > 0 and not local_allowed:
+                violations.append(f"{name}: {kernel} touches local memory in {counts['local']} instructions")
+        most = max(counts["instructions"] for counts in mine.values())
+        print(f"{name}: {len(mine)} kernels, the longest of {most} instructions")
+    return violations
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    kernels = {}
+    for path in sys.argv[1:]:
+        kernels.update(kernels_of(path))
+    violations = check(kernels)
+    for violation in violations:
+        print(violation)
+    print(f"{len(kernels)} kernels, {len(violations)} violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
