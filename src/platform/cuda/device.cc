@@ -102,7 +102,7 @@ class CudaDevice final : public Device {
 };
 
 MemoryInfo CudaDevice::memory() const {
-  QUIRE_CUDA_CHECK(cudaSetDevice(info_.ordinal));
+  make_current(info_.ordinal);
   std::size_t available = 0, total = 0;
   QUIRE_CUDA_CHECK(cudaMemGetInfo(&available, &total));
   return {static_cast<std::int64_t>(total), static_cast<std::int64_t>(available)};
@@ -137,7 +137,7 @@ Result<std::unique_ptr<Device>> open(int ordinal) {
                     ordinal, info.name, info.arch, kTargets, info.arch));
   }
   // Makes the context now, so that what it takes of the memory is not counted as the engine's.
-  QUIRE_CUDA_CHECK(cudaSetDevice(ordinal));
+  make_current(ordinal);
   QUIRE_CUDA_CHECK(cudaFree(nullptr));
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(info));
 }

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "platform/cuda/driver.h"
 #include "platform/cuda/stream.h"
+#include "platform/cuda/stream_impl.h"
 
 namespace quire::platform::cuda {
 namespace {
@@ -34,7 +35,7 @@ class DeviceBuffer final : public Buffer {
  public:
   DeviceBuffer(int ordinal, void* data, std::int64_t bytes) : ordinal_(ordinal), data_(data), bytes_(bytes) {}
   ~DeviceBuffer() override {
-    QUIRE_CUDA_CHECK(cudaSetDevice(ordinal_));
+    make_current(ordinal_);
     QUIRE_CUDA_CHECK(cudaFree(data_));
   }
   void* data() const override { return data_; }
@@ -70,7 +71,7 @@ CUmemAllocationProp properties_of(int ordinal) {
 
 Result<std::unique_ptr<Buffer>> allocate_device(int ordinal, std::int64_t bytes, std::string_view owner) {
   QUIRE_CHECK(bytes >= 0, "owner={} bytes={}", owner, bytes);
-  QUIRE_CUDA_CHECK(cudaSetDevice(ordinal));
+  make_current(ordinal);
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
   if (error == cudaErrorMemoryAllocation) {
@@ -85,7 +86,7 @@ Result<std::unique_ptr<Buffer>> allocate_device(int ordinal, std::int64_t bytes,
 Result<std::unique_ptr<Buffer>> allocate_pinned_host(int ordinal, std::int64_t bytes,
                                                      std::string_view owner) {
   QUIRE_CHECK(bytes >= 0, "owner={} bytes={}", owner, bytes);
-  QUIRE_CUDA_CHECK(cudaSetDevice(ordinal));
+  make_current(ordinal);
   void* data = nullptr;
   const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
   const cudaError_t error = cudaHostAlloc(&data, size, cudaHostAllocPortable);
@@ -101,7 +102,7 @@ Result<std::unique_ptr<Buffer>> allocate_pinned_host(int ordinal, std::int64_t b
 
 Result<std::unique_ptr<Arena>> MappedArena::reserve(int ordinal, std::int64_t bytes) {
   QUIRE_CHECK(bytes > 0, "bytes={}", bytes);
-  QUIRE_CUDA_CHECK(cudaSetDevice(ordinal));
+  make_current(ordinal);
   const CUmemAllocationProp properties = properties_of(ordinal);
   std::size_t granule = 0;
   QUIRE_CUDA_DRIVER_CHECK(driver().granularity(&granule, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
@@ -118,7 +119,7 @@ Result<std::unique_ptr<Arena>> MappedArena::reserve(int ordinal, std::int64_t by
 }
 
 MappedArena::~MappedArena() {
-  QUIRE_CUDA_CHECK(cudaSetDevice(ordinal_));
+  make_current(ordinal_);
   for (const Piece& piece : pieces_) {
     const auto bytes = static_cast<std::size_t>(piece.bytes);
     QUIRE_CUDA_DRIVER_CHECK(driver().unmap(base_ + static_cast<CUdeviceptr>(piece.begin), bytes));
@@ -130,7 +131,7 @@ MappedArena::~MappedArena() {
 Status MappedArena::back(std::int64_t bytes) {
   QUIRE_CHECK(bytes >= backed_ && bytes <= reserved_, "bytes={} backed={} reserved={}", bytes, backed_,
               reserved_);
-  QUIRE_CUDA_CHECK(cudaSetDevice(ordinal_));
+  make_current(ordinal_);
   Piece piece;
   piece.begin = mapped_;
   piece.bytes = round_up(bytes, granule_) - mapped_;

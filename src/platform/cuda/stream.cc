@@ -10,18 +10,17 @@
 namespace quire::platform::cuda {
 namespace {
 
-// A thread asks the runtime only when it changes device.
+// How long waiting looks before it sleeps: about what a wake-up costs.
+constexpr std::chrono::microseconds kLook{20};
+
+}  // namespace
+
 void make_current(int ordinal) {
   thread_local int current = -1;
   if (current == ordinal) return;
   QUIRE_CUDA_CHECK(cudaSetDevice(ordinal));
   current = ordinal;
 }
-
-// How long waiting looks before it sleeps: about what a wake-up costs.
-constexpr std::chrono::microseconds kLook{20};
-
-}  // namespace
 
 void fail(const char* file, int line, const char* call, cudaError_t error) {
   check_failed(file, line, call, fmt::format("{}: {}", cudaGetErrorName(error), cudaGetErrorString(error)));
@@ -49,7 +48,10 @@ CudaEvent::~CudaEvent() { QUIRE_CUDA_CHECK(cudaEventDestroy(event_)); }
 
 bool CudaEvent::done() const {
   const cudaError_t state = cudaEventQuery(event_);
-  if (state == cudaErrorNotReady) return false;
+  if (state == cudaErrorNotReady) {
+    cudaGetLastError();  // an answer, not an error that the next launch's check should find
+    return false;
+  }
   QUIRE_CUDA_CHECK(state);
   return true;
 }

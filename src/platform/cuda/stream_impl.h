@@ -11,6 +11,10 @@
 
 namespace quire::platform::cuda {
 
+// Makes a device the calling thread's current one; asks the runtime only when that changes. Nothing else in
+// this folder may set it.
+void make_current(int ordinal);
+
 // A recorded and instantiated graph, uploaded to the device when it is made: its first launch is no slower.
 class CudaGraph final : public Graph {
  public:
