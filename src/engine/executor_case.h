@@ -30,7 +30,7 @@ class ExecutorCase {
     options.page_size = kPage;
     options.kv_memory_bytes = 16 << 20;
     options.graphs = graphs;
-    auto parts = assemble(quire::testing::golden_dir() + "/models/" + model, options);
+    auto parts = assemble(quire::testing::golden_dir() + "/models/" + model, options, {});
     EXPECT_TRUE(parts.ok()) << parts.error().message;
     if (!parts.ok()) return nullptr;
     return std::unique_ptr<ExecutorCase>(new ExecutorCase(std::move(*parts)));
