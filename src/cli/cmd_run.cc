@@ -123,6 +123,7 @@ class Many {
       for (TextOutput& output : outputs_) take(output);
       print_finished();
     }
+    if (!failure_.empty()) return bad_input(failure_);
     return {};
   }
 
@@ -155,6 +156,8 @@ class Many {
     report.tokens.insert(report.tokens.end(), output.tokens.begin(), output.tokens.end());
     done_[index] = output.finish != Finish::none;
     if (!done_[index]) return;
+    if (output.finish == Finish::failed && failure_.empty())
+      failure_ = fmt::format("prompts, line {}: {}", requests_[index].line, output.error);
     report.end = std::move(output);
     // Times count from the arrival: until it was taken up, a step was running.
     report.end.first_token_s += late_s_[index];
@@ -179,6 +182,7 @@ class Many {
   std::vector<bool> done_;
   std::map<RequestId, std::size_t> index_of_;
   std::vector<TextOutput> outputs_;
+  std::string failure_;      // of the first request that failed; the others go on
   std::size_t next_ = 0;     // of order_
   std::size_t printed_ = 0;  // reports before this are out
   Clock::time_point begin_ = Clock::now();

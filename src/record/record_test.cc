@@ -219,6 +219,18 @@ TEST(Frames, SizesThatDoNotFitTogetherAreRefused) {
   EXPECT_TRUE(refused([](CallFrame& f) { f.dense_k = {1}; }));
 }
 
+// The seeds of fuzz_record, and the proof that this version still reads what it once wrote.
+TEST(Frames, CommittedRecordsAreRead) {
+  for (const char* name : {"gemma3", "deepseek_v3"}) {
+    const std::string path = std::string(QUIRE_SOURCE_DIR) + "/tests/data/golden/records/" + name + ".qrec";
+    auto file = checkpoint::MappedFile::open(path);
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    int calls = 0;
+    EXPECT_EQ(read_all(file->bytes(), &calls), "") << name;
+    EXPECT_GE(calls, 4) << name;
+  }
+}
+
 TEST(FileWriter, EndsAtItsLimitWithWholeSteps) {
   const Folder folder;
   std::vector<std::byte> engine, step;

@@ -1,8 +1,12 @@
 // Records: the frames as they are, without their checksums (which would keep mutations from the decoders),
 // and what replay makes of them: the pages of every accepted call, its gates, and the call itself on both CPU
 // rows while it is small.
+#include <algorithm>
 #include <cstdint>
+#include <variant>
+#include <vector>
 
+#include "record/file_reader.h"
 #include "record/replay/cache.h"
 #include "record/replay/gates.h"
 #include "record/replay/runner.h"

@@ -62,12 +62,13 @@ void LayerCache::add_page(std::uint8_t fill) {
 }
 
 void LayerCache::apply(const KvRows& rows) {
-  const auto [at, is_new] = index_.try_emplace(rows.page, pages_);
-  if (is_new) add_page(kNan);
+  const auto placed = index_.try_emplace(rows.page, pages_);
+  if (placed.second) add_page(kNan);
+  const std::int64_t page = placed.first->second;
   const std::int64_t heads = problem_.kv_heads;
   const std::int64_t size = problem_.page_size;
   const auto write = [&](Plane& plane, const void* from, std::int64_t width) {
-    put(plane.data() + at->second * heads * size * width, from, heads, size, rows.begin, rows.count, width);
+    put(plane.data() + page * heads * size * width, from, heads, size, rows.begin, rows.count, width);
   };
   write(k_, rows.k.data(), k_row_bytes(problem_));
   if (!latent_) write(v_, rows.v.data(), v_row_bytes(problem_));
