@@ -77,6 +77,6 @@ Result<EngineSurvey> survey(const std::string& model, const Options& options);
 
 // table: the rows to choose from; empty: those of this build. Outlives the parts.
 Result<std::unique_ptr<EngineParts>> assemble(const std::string& model, const Options& options,
-                                              std::span<const attention::Backend> table);
+                                              std::span<const attention::Backend> table = {});
 
 }  // namespace quire::engine
