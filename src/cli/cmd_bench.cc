@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/log.h"
+#include "cli/scheduling.h"
 #include "engine/bench_step.h"
 #include "engine/parts.h"
 #include "engine/resolve.h"
@@ -222,6 +223,7 @@ Status step(const StepFlags& flags) {
 struct SchedulerFlags {
   std::shared_ptr<Settings> settings = std::make_shared<Settings>();
   simulate::BenchSchedulerRequest request;
+  std::string policy = "fcfs";
   bool json = false;
 };
 
@@ -230,8 +232,10 @@ Json times_to_json(const simulate::StepTimes& times) {
 }
 
 Status scheduler_bench(const SchedulerFlags& flags) {
-  QUIRE_TRY(report, simulate::bench_scheduler(flags.request));
-  const simulate::BenchSchedulerRequest& request = flags.request;
+  simulate::BenchSchedulerRequest request = flags.request;
+  QUIRE_TRY(policy, parse_policy(flags.policy));
+  request.policy = policy;
+  QUIRE_TRY(report, simulate::bench_scheduler(request));
   if (flags.json) {
     Json json{{"running", request.running},
               {"waiting", request.waiting},
@@ -295,6 +299,7 @@ std::vector<Command> make_bench(CLI::App& root) {
       .number("--context", &request.context, 2, 1 << 17, "tokens of each prompt")
       .number("--page-size", &request.page_tokens, 1, 256, "tokens per KV page")
       .number("--steps", &request.steps, 1, 100000, "steps measured of each kind")
+      .text("--policy", &of_scheduler->policy, "fcfs, longest_prefix or priority")
       .json(&of_scheduler->json);
 
   return {{&device_command.app(), of_device->settings, [of_device] { return device(*of_device); }},

@@ -1,5 +1,6 @@
 // Admission: who comes next, what of its prompt is known already, and whether its pages can be promised.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "scheduler/scheduler.h"
@@ -177,6 +178,8 @@ void Scheduler::leave_prefix(InFlight& step, Sequence& sequence, const Candidate
 }
 
 bool Scheduler::promise_pages(Sequence& sequence, const Candidate& candidate, std::int32_t literals) {
+  const bool alone = running_.empty() && in_flight_ == 0;
+  if (!alone && std::exchange(refuse_next_, false)) return false;
   const std::int32_t kv_tokens = std::min(literals + 1, sequence.most_kv_tokens());
   const std::int64_t have =
       candidate.match.tokens / table_.rule(GroupId{0}).page_tokens + (candidate.match.adoptable ? 1 : 0);

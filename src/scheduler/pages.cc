@@ -1,5 +1,6 @@
 // The scheduler's dealings with pages: cover a length, retract, publish, give back.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "scheduler/scheduler.h"
@@ -25,6 +26,7 @@ kv::PageCounts Scheduler::most_pages(std::int32_t kv_tokens) const {
 
 // Promises more, at the cost of the prefix tree.
 bool Scheduler::grow(Sequence& sequence, const kv::PageCounts& missing) {
+  if (std::exchange(refuse_next_, false)) return false;
   return sequence.promise.grow(missing) ||
          (tree_.make_room(missing, kv::Pressure::growth) && sequence.promise.grow(missing));
 }

@@ -109,6 +109,10 @@ class Scheduler {
   void clear_cache() { tree_.clear(); }
   void take_events(std::vector<kv::TreeEvent>& target) { tree_.take_events(target); }
 
+  // For tests: the next promise of pages that may fail does, as if none could be had. One that an empty pool
+  // keeps is never refused: nothing could go on without it.
+  void refuse_next_promise() { refuse_next_ = true; }
+
   // Most block table entries that one plan changes: for the buffers that take them up.
   std::int64_t most_updates() const;
 
@@ -222,6 +226,7 @@ class Scheduler {
   std::size_t next_probe_ = 0;
   std::uint64_t arrivals_ = 0;
   std::int64_t retractions_ = 0;
+  bool refuse_next_ = false;
   std::int64_t earliest_deadline_us_ = 0;  // 0: nobody has one
 };
 

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "base/check.h"
 #include "scheduler/scheduler.h"
+#include "simulate/trace.h"
 
 namespace quire::simulate {
 
@@ -83,14 +85,25 @@ class Bench {
     QUIRE_TRY(pool, kv::PagePool::create(std::move(config)));
     pool_ = std::move(pool);
     const std::int32_t most_waiting = request_.running + request_.waiting + request_.steps;
-    QUIRE_TRY(scheduler, scheduler::Scheduler::create(
-                             {request_.running, 8192, tokens_each(), std::max(1, most_waiting)}, *pool_));
+    scheduler::SchedulerConfig limits{request_.running, 8192, tokens_each(), std::max(1, most_waiting)};
+    limits.policy = request_.policy;
+    QUIRE_TRY(scheduler, scheduler::Scheduler::create(limits, *pool_));
     scheduler_ = std::move(scheduler);
     return {};
   }
 
   Status submit() {
+    // Half of the prompt is one of 16 prefixes. Room for the whole answer: the scheduler reads in place.
+    constexpr std::uint32_t kPrefixes = 16;
+    std::vector<std::int32_t>& tokens = tokens_.emplace_back();
+    tokens.reserve(static_cast<std::size_t>(tokens_each()) + 1);
+    for (std::int32_t i = 0; i < request_.context; ++i) {
+      const std::uint32_t content = i < request_.context / 2 ? next_id_ % kPrefixes : kPrefixes + next_id_;
+      tokens.push_back(static_cast<std::int32_t>(mix(content, static_cast<std::uint64_t>(i)) >> 33));
+    }
     scheduler::RequestInfo info;
+    info.tokens = tokens.data();
+    info.priority = static_cast<std::int32_t>(next_id_ % 4);
     info.sequence = SequenceId{next_id_++};
     info.prompt_tokens = request_.context;
     info.max_new_tokens = tokens_each() - request_.context;
@@ -104,6 +117,7 @@ class Bench {
       const bool ended =
           row.kind == scheduler::RowKind::decode && scheduler_->is_live(row.sequence) && ends > 0;
       ends -= ended ? 1 : 0;
+      if (row.yields_token) tokens_[row.sequence.value - 1].push_back(row.output_index);
       results_.push_back({row.yields_token ? 1 : 0, ended});
     }
     const Clock::time_point begin = Clock::now();
@@ -118,6 +132,7 @@ class Bench {
   }
 
   BenchSchedulerRequest request_;
+  std::deque<std::vector<std::int32_t>> tokens_;  // by sequence
   std::unique_ptr<kv::PagePool> pool_;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
   const scheduler::StepPlan* flying_ = nullptr;

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/result.h"
+#include "scheduler/waiting_list.h"
 
 namespace quire::simulate {
 
@@ -17,6 +18,7 @@ struct BenchSchedulerRequest {
   std::int32_t context = 1000;  // tokens of each prompt; half of it is one of 16 prefixes
   std::int32_t page_tokens = 16;
   std::int32_t steps = 500;  // measured of each kind
+  scheduler::Policy policy = scheduler::Policy::fcfs;
 };
 
 struct StepTimes {

@@ -2,7 +2,7 @@
 
 namespace quire::simulate {
 
-std::span<const std::int32_t> Clients::open(SequenceId sequence) {
+const std::int32_t* Clients::open(SequenceId sequence) {
   Client& client = of(sequence);
   client.state = ClientState::live;
   if (spare_.empty()) {
@@ -13,8 +13,16 @@ std::span<const std::int32_t> Clients::open(SequenceId sequence) {
     spare_.pop_back();
   }
   LivePrompt& prompt = prompts_[client.live];
-  append_prompt(trace_, request(sequence), prompt.tokens);
-  return prompt.tokens;
+  const TraceRequest& wanted = request(sequence);
+  prompt.tokens.reserve(static_cast<std::size_t>(wanted.prompt_tokens) +
+                        static_cast<std::size_t>(wanted.max_tokens));
+  append_prompt(trace_, wanted, prompt.tokens);
+  return prompt.tokens.data();
+}
+
+void Clients::add_output(SequenceId sequence) {
+  Client& client = of(sequence);
+  prompts_[client.live].tokens.push_back(output(sequence, client.outputs++));
 }
 
 void Clients::close(SequenceId sequence, ClientState state) {
@@ -29,7 +37,7 @@ std::span<const std::uint64_t> Clients::stamps(SequenceId sequence, std::int32_t
   LivePrompt& prompt = prompts_[of(sequence).live];
   std::uint64_t last = prompt.stamps.empty() ? request(sequence).space : prompt.stamps.back();
   for (auto key = static_cast<std::int32_t>(prompt.stamps.size()); key < end; ++key) {
-    const auto prompt_tokens = static_cast<std::int32_t>(prompt.tokens.size());
+    const std::int32_t prompt_tokens = request(sequence).prompt_tokens;
     const std::int32_t token = key < prompt_tokens ? prompt.tokens[static_cast<std::size_t>(key)]
                                                    : output(sequence, key - prompt_tokens);
     last = mix(last, static_cast<std::uint64_t>(token));

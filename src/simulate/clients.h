@@ -18,14 +18,14 @@ struct Client {
   ClientState state = ClientState::unborn;
   std::uint32_t live = 0;  // index of its LivePrompt while live
   std::int32_t outputs = 0;
-  double first_row_s = -1.0;
   double first_token_s = -1.0;
   double last_token_s = 0.0;
 };
 
-// Tokens of a live request and the stamps of its keys (simulate/device.h), made as far as they are needed.
+// Tokens of a live request, prompt and answer so far, which the scheduler reads where they are; and the
+// stamps of its keys (simulate/device.h), made as far as they are needed.
 struct LivePrompt {
-  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> tokens;  // never moves while live
   std::vector<std::uint64_t> stamps;
 };
 
@@ -40,8 +40,10 @@ class Clients {
   Client& of(SequenceId sequence) { return clients_[sequence.value - 1]; }
   const TraceRequest& request(SequenceId sequence) const { return trace_.requests[sequence.value - 1]; }
 
-  // The request becomes live: its prompt's tokens are made.
-  std::span<const std::int32_t> open(SequenceId sequence);
+  // The request becomes live: its prompt's tokens are made. They stay in place until close().
+  const std::int32_t* open(SequenceId sequence);
+  // The next token of its answer.
+  void add_output(SequenceId sequence);
   void close(SequenceId sequence, ClientState state);
   // Stamps of its keys [0, end).
   std::span<const std::uint64_t> stamps(SequenceId sequence, std::int32_t end);

@@ -23,6 +23,13 @@ StampedDevice::StampedDevice(const kv::PagePool& pool, const kv::BlockTable& tab
 }
 
 void StampedDevice::begin_step(const scheduler::StepPlan& plan) {
+  for (const scheduler::PageCopy& copy : plan.copies) {
+    Group& group = groups_[copy.group.value];
+    const auto page = [&group](PageId id) {
+      return group.keys.begin() + std::int64_t{id.value} * group.rule.page_tokens;
+    };
+    std::copy_n(page(copy.from), copy.tokens, page(copy.to));
+  }
   for (const kv::TableUpdate& update : plan.updates) {
     Group& group = groups_[update.group.value];
     group.table[update.slot.value * static_cast<std::size_t>(group.entries) + update.entry] =

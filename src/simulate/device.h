@@ -23,7 +23,7 @@ class StampedDevice {
   // The pool and the table are the scheduler's; only their sizes are read.
   StampedDevice(const kv::PagePool& pool, const kv::BlockTable& table);
 
-  // The tables as the plan changes them, before its rows.
+  // The plan's copies, then the tables as it changes them, before its rows.
   void begin_step(const scheduler::StepPlan& plan);
   // Reads what the row sees before its own keys, then writes these. Every key is read where the row opens its
   // slot or `all` is set, else the ends and one in between. Violations are appended as sentences.

@@ -27,6 +27,12 @@ std::string to_text(const Report& report) {
       100 * busy, share(static_cast<double>(report.output_tokens), report.seconds), report.prompt_tokens,
       report.computed_tokens, report.hit_tokens, report.retractions, report.waiting_s.p50,
       report.waiting_s.p99, report.ttft_s.p50, report.ttft_s.p99, report.itl_s.p50, report.itl_s.p99);
+  if (report.aligned_hit_tokens >= 0)
+    text += fmt::format(
+        "hits: {:.2f} % of the prompts; whole pages alone would have hit {:.2f} %\n",
+        100 * share(static_cast<double>(report.hit_tokens), static_cast<double>(report.prompt_tokens)),
+        100 *
+            share(static_cast<double>(report.aligned_hit_tokens), static_cast<double>(report.prompt_tokens)));
   for (const std::string& violation : report.violations) text += fmt::format("violation: {}\n", violation);
   return text;
 }
@@ -42,8 +48,18 @@ std::string to_json(const Report& report, std::uint64_t seed) {
   json["computed_tokens"] = report.computed_tokens;
   json["hit_tokens"] = report.hit_tokens;
   json["hit_rate"] = share(static_cast<double>(report.hit_tokens), static_cast<double>(report.prompt_tokens));
+  json["page_aligned"] = nullptr;
+  if (report.aligned_hit_tokens >= 0) {
+    json["page_aligned"] = {{"hit_tokens", report.aligned_hit_tokens},
+                            {"hit_rate", share(static_cast<double>(report.aligned_hit_tokens),
+                                               static_cast<double>(report.prompt_tokens))}};
+  }
+  json["copies"] = report.copies;
+  for (std::size_t why = 0; why < report.why_miss.size(); ++why)
+    json["why_miss"][std::string(kv::to_string(static_cast<kv::Miss>(why)))] = report.why_miss[why];
   json["output_tokens"] = report.output_tokens;
   json["retractions"] = report.retractions;
+  json["refusals_injected"] = report.refusals_injected;
   json["pages_peak"] = report.pages_peak;
   json["seconds"] = report.seconds;
   json["tokens_s"] = share(static_cast<double>(report.output_tokens), report.seconds);

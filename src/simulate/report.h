@@ -1,9 +1,12 @@
 // Report: what a simulation came to, as counts, as text and as JSON.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "kv/miss.h"
 
 namespace quire::simulate {
 
@@ -20,7 +23,11 @@ struct Report {
   std::int64_t steps = 0;
   std::int64_t prompt_tokens = 0;    // of the requests that ran
   std::int64_t computed_tokens = 0;  // prompt tokens in steps, again after a retraction
-  std::int64_t hit_tokens = 0;
+  std::int64_t hit_tokens = 0;       // of prompt_tokens, taken over from the prefix tree at first admission
+  std::array<std::int64_t, kv::kMissCodes> why_miss{};  // requests by why no more of them hit
+  std::int64_t aligned_hit_tokens =
+      -1;                   // what whole pages alone would have hit (page_aligned.h); -1: not asked
+  std::int64_t copies = 0;  // pages in which a hit ended
   std::int64_t output_tokens = 0;
   std::int64_t retractions = 0;
   std::int64_t refusals_injected = 0;

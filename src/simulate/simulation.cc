@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <memory>
+#include <optional>
 
 #include "base/check.h"
 #include "kv/audit.h"
 #include "simulate/clients.h"
 #include "simulate/device.h"
+#include "simulate/page_aligned.h"
 #include "simulate/quantiles.h"
 
 namespace quire::simulate {
@@ -41,12 +44,20 @@ class Loop {
        std::unique_ptr<scheduler::Scheduler> scheduler)
       : trace_(trace),
         config_(config),
+        clients_(trace),
         pool_(std::move(pool)),
         scheduler_(std::move(scheduler)),
-        device_(*pool_, scheduler_->table()),
-        clients_(trace) {
-    for (int g = 0; g < pool_->groups(); ++g)
+        device_(*pool_, scheduler_->table()) {
+    bool all = config.compare_aligned;
+    for (int g = 0; g < pool_->groups(); ++g) {
       rules_.push_back(pool_->group(GroupId{static_cast<std::uint32_t>(g)}).rule);
+      all = all && rules_.back().keep == kv::Keep::all;
+    }
+    if (!all) return;
+    // Groups that all keep everything share the pool evenly.
+    const std::int64_t pages = pool_->plan().pages_per_slab[0] * pool_->slabs() / pool_->groups() - 1;
+    aligned_.emplace(config.page_tokens, pages);
+    report_.aligned_hit_tokens = 0;
   }
 
   Report run() {
@@ -69,6 +80,7 @@ class Loop {
   struct Flight {
     const scheduler::StepPlan* plan = nullptr;
     double end_s = 0.0;
+    double seconds = 0.0;
   };
   struct Due {
     std::int64_t step = 0;
@@ -81,6 +93,7 @@ class Loop {
   void step() {
     submit_arrived();
     abort_due();
+    refuse_due();
     const scheduler::StepPlan* plan = scheduler_->plan();
     if (plan != nullptr) launch(*plan);
     const int ahead = plan != nullptr && config_.overlap ? 1 : 0;
@@ -99,14 +112,31 @@ class Loop {
       info.sequence = sequence;
       info.prompt_tokens = request.prompt_tokens;
       info.max_new_tokens = request.max_tokens;
+      info.priority = request.priority;
+      info.space = space_of(request.space);
+      info.tokens = clients_.open(sequence);
       if (!scheduler_->submit(info).ok()) {
-        clients_.of(sequence).state = ClientState::refused;
+        clients_.close(sequence, ClientState::refused);
         ++report_.refused;
         continue;
       }
-      clients_.open(sequence);
       if (request.faults.abort_after != kNever)
         aborts_.push({report_.steps + request.faults.abort_after, sequence});
+      if (request.faults.refuse_after != kNever)
+        refusals_.push({report_.steps + request.faults.refuse_after, sequence});
+    }
+  }
+
+  const kv::NamespaceKey* space_of(std::uint32_t space) {
+    const auto [at, fresh] = spaces_.try_emplace(space);
+    if (fresh) at->second.salt = std::to_string(space);
+    return &at->second;
+  }
+
+  void refuse_due() {
+    for (; !refusals_.empty() && refusals_.top().step <= report_.steps; refusals_.pop()) {
+      scheduler_->refuse_next_promise();
+      ++report_.refusals_injected;
     }
   }
 
@@ -118,6 +148,7 @@ class Loop {
   void abort(SequenceId sequence) {
     if (!scheduler_->cancel(sequence))
       return check({fmt::format("sequence {} is live and cannot be cancelled", sequence.value)});
+    release_aligned(sequence);
     clients_.close(sequence, ClientState::aborted);
     ++report_.aborted;
   }
@@ -127,24 +158,56 @@ class Loop {
     check(kv::check_step(*pool_, scheduler_->table(), plan.updates));
     const bool whole = config_.audit_every > 0 && (report_.steps + 1) % config_.audit_every == 0;
     if (whole) check(scheduler_->audit());
-    device_.begin_step(plan);
-    std::vector<std::string> wrong;
-    for (const scheduler::PlanRow& row : plan.rows) {
-      Client& client = clients_.of(row.sequence);
-      if (client.first_row_s < 0) {
-        client.first_row_s = now_;
-        waiting_.add(now_ - clients_.request(row.sequence).arrival_s);
-        report_.prompt_tokens += clients_.request(row.sequence).prompt_tokens;
-      }
-      if (row.kind == scheduler::RowKind::extend) report_.computed_tokens += row.query_count;
-      device_.run_row(row, clients_.stamps(row.sequence, row.visible.tokens), whole, wrong);
-    }
-    check(std::move(wrong));
+    note_admissions(plan);
+    run_rows(plan, whole);
     const double seconds = config_.device.seconds(load_of(plan, rules_));
     now_ += config_.host_s;
     device_free_ = std::max(device_free_, now_) + seconds;
     report_.busy_s += seconds;
-    flights_[plan.step % flights_.size()] = {&plan, device_free_};
+    flights_[plan.step % flights_.size()] = {&plan, device_free_, seconds};
+  }
+
+  void note_admissions(const scheduler::StepPlan& plan) {
+    for (const SequenceId sequence : plan.retracted) release_aligned(sequence);
+    for (const scheduler::Admission& admission : plan.admitted) {
+      const TraceRequest& request = clients_.request(admission.sequence);
+      const std::int32_t literals = request.prompt_tokens + clients_.of(admission.sequence).outputs;
+      const std::int32_t aligned =
+          aligned_ ? aligned_->admit(admission.sequence, clients_.stamps(admission.sequence, literals)) : 0;
+      if (admission.resumed) continue;
+      waiting_.add(now_ - request.arrival_s);
+      report_.prompt_tokens += request.prompt_tokens;
+      report_.hit_tokens += admission.cached_tokens;
+      report_.aligned_hit_tokens += aligned;
+      ++report_.why_miss[static_cast<std::size_t>(admission.miss.why)];
+    }
+    report_.copies += std::ssize(plan.copies);
+  }
+
+  // What is in the cache of a sequence that leaves: all but its last token; of an unfinished prompt nothing
+  // that is not published already.
+  void release_aligned(SequenceId sequence) {
+    if (!aligned_) return;
+    const std::int32_t outputs = clients_.of(sequence).outputs;
+    const std::int32_t keys = outputs == 0 ? 0 : clients_.request(sequence).prompt_tokens + outputs - 1;
+    aligned_->release(sequence, clients_.stamps(sequence, keys));
+  }
+
+  void run_rows(const scheduler::StepPlan& plan, bool whole) {
+    device_.begin_step(plan);
+    std::vector<std::string> wrong;
+    for (const scheduler::PlanRow& row : plan.rows) {
+      if (row.kind == scheduler::RowKind::extend) report_.computed_tokens += row.query_count;
+      const Stamps stamps = clients_.stamps(row.sequence, row.visible.tokens);
+      device_.run_row(row, stamps, whole, wrong);
+      if (!aligned_) continue;
+      if (row.kind == scheduler::RowKind::extend) {
+        aligned_->publish(row.sequence, stamps);
+      } else if (row.visible.tokens % config_.page_tokens == 0) {
+        aligned_->grow(row.sequence, row.visible.tokens);
+      }
+    }
+    check(std::move(wrong));
   }
 
   void commit() {
@@ -152,7 +215,10 @@ class Loop {
     now_ = std::max(now_, flight.end_s);
     results_.clear();
     for (const scheduler::PlanRow& row : flight.plan->rows) results_.push_back(take_row(row));
+    scheduler_->observe(
+        {flight.plan->decode_rows, flight.plan->total_q - flight.plan->decode_q, flight.seconds * 1e6});
     for (const scheduler::Ended& ended : scheduler_->commit(results_)) {
+      release_aligned(ended.sequence);
       clients_.close(ended.sequence, ClientState::finished);
       ++report_.finished;
     }
@@ -170,7 +236,7 @@ class Loop {
     if (row.output_index != client.outputs)
       check({fmt::format("sequence {} gives output {}, {} are known", row.sequence.value, row.output_index,
                          client.outputs)});
-    ++client.outputs;
+    clients_.add_output(row.sequence);
     ++report_.output_tokens;
     if (client.outputs == 1) {
       client.first_token_s = now_;
@@ -195,10 +261,11 @@ class Loop {
 
   const Trace& trace_;
   const SimulationConfig& config_;
+  Clients clients_;  // and spaces_: the scheduler reads them as long as it lives
+  std::map<std::uint32_t, kv::NamespaceKey> spaces_;
   std::unique_ptr<kv::PagePool> pool_;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
   StampedDevice device_;
-  Clients clients_;
   std::vector<kv::GroupRule> rules_;
   Report report_;
   std::size_t next_ = 0;  // request of the trace
@@ -209,6 +276,8 @@ class Loop {
   std::vector<scheduler::RowResult> results_;
   std::vector<SequenceId> dropped_;  // slow clients to drop after this commit
   DueQueue aborts_;
+  DueQueue refusals_;
+  std::optional<PageAligned> aligned_;
   Histogram waiting_;
   Histogram ttft_;
   Histogram itl_;

@@ -45,7 +45,6 @@ std::int32_t token_of(const Trace& trace, std::uint64_t content, std::int32_t in
 }
 
 void append_prompt(const Trace& trace, const TraceRequest& request, std::vector<std::int32_t>& tokens) {
-  tokens.reserve(tokens.size() + static_cast<std::size_t>(request.prompt_tokens));
   for (const Segment& segment : trace.prompt(request))
     for (std::int32_t i = 0; i < segment.tokens; ++i) tokens.push_back(token_of(trace, segment.content, i));
 }

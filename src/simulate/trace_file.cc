@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/nearest.h"
+#include "scheduler/request.h"
 
 namespace quire::simulate {
 namespace {
@@ -142,7 +143,7 @@ Status read_own(const Json& json, Trace& trace) {
   QUIRE_TRY(output, whole_or(json, "output_tokens", most, 1, most));
   const auto own_content = static_cast<std::int64_t>(mix(trace.requests.size(), 1) >> 2);
   QUIRE_TRY(content, whole_or(json, "output", own_content, 0, static_cast<std::int64_t>(kContentMax)));
-  QUIRE_TRY(priority, whole_or(json, "priority", 0, -1000, 1000));
+  QUIRE_TRY(priority, whole_or(json, "priority", 0, 0, scheduler::kMaxPriority));
   QUIRE_TRY(space, whole_or(json, "space", 0, 0, UINT32_MAX));
   QUIRE_TRY(abort_after, whole_or(json, "abort_after", kNever, 0, INT32_MAX));
   QUIRE_TRY(refuse_after, whole_or(json, "refuse_after", kNever, 0, INT32_MAX));
