@@ -37,13 +37,16 @@ struct Request {
   Sampling sampling;
   std::vector<std::int32_t> stop_tokens;  // end the answer; not part of it. Usually the model's end tokens
   std::uint64_t sequence_index = 0;       // keys the random draw together with the seed
+  std::int32_t priority = 0;              // 0..63, higher first (Options::schedule "priority")
+  double deadline_s = 0.0;  // since submit; not finished by then, it ends (Finish::deadline); 0: none
+  std::string cache_salt;   // prefixes are shared only between requests with the same one
   // Scoring: log-probabilities of the prompt instead of an answer (max_tokens is ignored).
   bool score = false;
   std::int32_t score_top = 0;  // most likely tokens to report per position
 };
 
 // failed: the model gave no distribution to go on from; Output::error says so.
-enum class Finish : std::uint8_t { none, stop, length, context, cancelled, failed };
+enum class Finish : std::uint8_t { none, stop, length, context, cancelled, failed, deadline };
 
 struct Scored {          // of the distribution after prompt token i
   float logprob = 0.0f;  // of prompt token i + 1; NaN for the last
@@ -60,7 +63,8 @@ struct Output {
   std::string error;               // with Finish::failed: why
   std::int32_t prompt_tokens = 0;  // with finish: totals
   std::int32_t completion_tokens = 0;
-  std::int32_t cached_tokens = 0;
+  std::int32_t cached_tokens = 0;  // of the prompt, found in the prefix cache
+  std::string cache_miss;      // why it was not more: "none", "no_prefix", "evicted at 17 for growth", ...
   double first_token_s = 0.0;  // with finish: since submit
   double finish_s = 0.0;
 };
@@ -129,10 +133,13 @@ struct EngineStats {
   std::int64_t steps = 0;
   std::int64_t replayed_steps = 0;  // decode steps that ran a recorded graph
   std::int64_t prompt_tokens = 0;   // computed
+  std::int64_t cached_tokens = 0;   // not computed, but found in the prefix cache
   std::int64_t output_tokens = 0;
   std::int64_t retractions = 0;
   std::vector<std::int64_t> pages_in_use;  // per KV group
   std::vector<std::int64_t> pages_peak;    // per KV group
+  std::vector<std::int64_t> pages_cached;  // of those in use, the prefix cache's own
+  std::int64_t pages_evicted = 0;
   double device_busy_s = 0.0;
   double host_step_s = 0.0;  // scheduler, tables, upload, commit
   RecordStats record;

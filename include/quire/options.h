@@ -24,9 +24,13 @@ struct Options {
   std::int32_t max_running = 0;      // sequences decoding together; 0: auto
   std::int32_t max_context = 0;      // tokens of prompt and output; 0: the model's
   std::int32_t chunk_tokens = 0;     // most prompt tokens of one step; 0: auto
-  std::string prefix_cache;          // on | off; empty: off until the tree exists ("on" is refused)
-  std::string deterministic;         // none | run_to_run | batch_invariant | schedule_invariant
-  std::int32_t threads = 0;          // compute threads; 0: the cores we may use
+  std::string prefix_cache;          // on | off; empty: on
+  std::string cache_eviction;        // lru | lfu | fifo | priority; empty: lru
+  std::string schedule;              // fcfs | longest_prefix | priority; empty: fcfs
+  std::int32_t max_waiting = 0;      // requests in the queue; 0: auto
+  float target_itl_ms = 0.0f;  // prompt chunks shrink so that running answers get a token in time; 0: off
+  std::string deterministic;   // none | run_to_run | batch_invariant | schedule_invariant
+  std::int32_t threads = 0;    // compute threads; 0: the cores we may use
   std::string load_format = "auto";  // auto | dummy
   bool graphs = true;                // replay recorded decode steps
   bool overlap = true;               // plan step n + 1 while step n runs

@@ -36,6 +36,9 @@ struct TextRequest {
   std::vector<std::string> stop;  // stop strings; not part of the answer
   bool ignore_eos = false;
   std::uint64_t sequence_index = 0;
+  std::int32_t priority = 0;  // these three as in Request
+  double deadline_s = 0.0;
+  std::string cache_salt;
 };
 
 struct TextOutput {
@@ -47,6 +50,7 @@ struct TextOutput {
   std::int32_t prompt_tokens = 0;  // with finish
   std::int32_t completion_tokens = 0;
   std::int32_t cached_tokens = 0;
+  std::string cache_miss;
   double first_token_s = 0.0;  // since submit
   double finish_s = 0.0;
 };

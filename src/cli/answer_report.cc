@@ -26,6 +26,8 @@ std::string_view finish_reason(Finish finish) {
       return "context";
     case Finish::cancelled:
       return "cancelled";
+    case Finish::deadline:
+      return "deadline";
     case Finish::failed:
       return "error";
     case Finish::none:
@@ -43,6 +45,7 @@ nlohmann::ordered_json to_json(const AnswerReport& report, const EngineInfo& inf
   json["prompt_tokens"] = report.end.prompt_tokens;
   json["completion_tokens"] = report.end.completion_tokens;
   json["cached_tokens"] = report.end.cached_tokens;
+  json["cache_miss"] = report.end.cache_miss;
   json["ttft_s"] = report.end.first_token_s;
   json["load_s"] = info.load_s;
   json["prefill_tok_s"] = prefill_tokens_s(report.end);

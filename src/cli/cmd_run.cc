@@ -26,6 +26,7 @@ struct Run {
   std::string file;
   std::string ids;
   std::string prompts;
+  std::int32_t samples = 1;
   bool has_prompt = false;
   bool has_ids = false;
   bool chat = false;
@@ -167,7 +168,8 @@ class Many {
   void print_finished() {
     for (; printed_ < reports_.size() && done_[printed_]; ++printed_) {
       nlohmann::ordered_json json = to_json(reports_[printed_], session_.engine().info());
-      json["index"] = printed_;
+      json["index"] = requests_[printed_].request_index;
+      json["sample"] = requests_[printed_].sample;
       json["finish_s"] = reports_[printed_].end.finish_s;
       print_line(json);
       reports_[printed_] = {};
@@ -188,6 +190,13 @@ class Many {
   Clock::time_point begin_ = Clock::now();
 };
 
+Status run_samples(const Run& run, Session& session) {
+  QUIRE_TRY(request, single_request(run, session));
+  std::vector<NumberedRequest> requests;
+  add_samples({.request = std::move(request)}, run.samples, &requests);
+  return Many(session, std::move(requests)).run();
+}
+
 Status run_many(const Run& run, Session& session) {
   QUIRE_TRY(text, read_file(run.prompts));
   TextRequest base;
@@ -195,7 +204,7 @@ Status run_many(const Run& run, Session& session) {
   base.sampling = effective_sampling(*run.settings, run.sampling, session.defaults());
   base.stop = run.sampling.stop;
   base.ignore_eos = run.sampling.ignore_eos;
-  QUIRE_TRY(requests, parse_prompts(text, base, run.chat));
+  QUIRE_TRY(requests, parse_prompts(text, base, run.chat, run.samples));
   return Many(session, std::move(requests)).run();
 }
 
@@ -205,7 +214,9 @@ Status run_command(Run& run) {
   }
   QUIRE_TRY(session, Session::open(run.model, run.options));
   log_engine(session->engine().info(), run.explain);
-  QUIRE_TRY_STATUS(run.prompts.empty() ? run_single(run, *session) : run_many(run, *session));
+  QUIRE_TRY_STATUS(!run.prompts.empty() ? run_many(run, *session)
+                   : run.samples > 1    ? run_samples(run, *session)
+                                        : run_single(run, *session));
   print_observed(session->engine().stats());
   return {};
 }
@@ -224,6 +235,12 @@ Command make_run(CLI::App& root) {
       .json(&run->json, "print one JSON object instead of text");
   add_engine_settings(*run->settings, &run->options, &run->explain);
   add_sampling_settings(*run->settings, &run->sampling);
+  run->settings->add({.name = "n",
+                      .group = "Sampling",
+                      .value_name = "N",
+                      .help = "samples of the prompt, or of each line of --prompts",
+                      .set = into(&run->samples, 1, kMostSamples),
+                      .show = [run = run.get()] { return std::to_string(run->samples); }});
   add_observe_settings(*run->settings, &run->options);
   return {&command.app(), run->settings, [run] { return run_command(*run); }};
 }

@@ -127,7 +127,17 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
   number("max-running", "sequences that run together", &o->max_running, 1 << 20);
   number("max-context", "tokens of prompt and answer; auto is the model's", &o->max_context, 1 << 30);
   number("chunk-tokens", "most prompt tokens of one step", &o->chunk_tokens, 1 << 20);
-  text("prefix-cache", "on|off", "reuse of shared prefixes", &o->prefix_cache);
+  text("prefix-cache", "on|off", "reuse of shared prefixes; default: on", &o->prefix_cache);
+  text("cache-eviction", "lru|lfu|fifo|priority", "which prefixes go first; default: lru",
+       &o->cache_eviction);
+  text("schedule", "fcfs|longest_prefix|priority", "who comes next; default: fcfs", &o->schedule);
+  number("max-waiting", "requests in the queue; more are refused", &o->max_waiting, 1 << 20);
+  add({.name = "target-itl",
+       .group = group,
+       .value_name = "MS",
+       .help = "time between tokens that prompt chunks should allow; 0: none",
+       .set = into(&o->target_itl_ms, 0, 1e6),
+       .show = [o] { return show_float(o->target_itl_ms); }});
   text("deterministic", "LEVEL", "least level: none|run_to_run|batch_invariant|schedule_invariant",
        &o->deterministic);
   number("threads", "compute threads; auto is the cores we may use", &o->threads, 4096);

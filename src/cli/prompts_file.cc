@@ -20,11 +20,13 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kLineBytesMax = 64u << 20;
 constexpr int kDepthMax = 32;
+constexpr double kLongestWait = 1e6;  // seconds
 
-constexpr std::array<std::string_view, 17> kKeys = {
+constexpr std::array<std::string_view, 21> kKeys = {
     "prompt", "ids",        "messages",           "max_tokens",        "temperature",      "top_p",
     "top_k",  "min_p",      "repetition_penalty", "frequency_penalty", "presence_penalty", "seed",
-    "stop",   "ignore_eos", "logit_bias",         "sequence_index",    "arrival_s"};
+    "stop",   "ignore_eos", "logit_bias",         "sequence_index",    "arrival_s",        "priority",
+    "n",      "deadline_s", "cache_salt"};
 
 Result<Json> parse_line(const std::string& line) {
   if (line.size() > kLineBytesMax)
@@ -127,8 +129,20 @@ Status read_logit_bias(const Json& json, TextRequest* request) {
   return {};
 }
 
+// How a request is served, rather than what it asks.
+Status read_service(const Json& json, TextRequest* request) {
+  QUIRE_TRY_STATUS(read_integer(json, "priority", 0, 63, &request->priority));
+  float deadline = 0.0f;
+  QUIRE_TRY_STATUS(read_number(json, "deadline_s", 0, kLongestWait, &deadline));
+  request->deadline_s = deadline;
+  if (!json.contains("cache_salt")) return {};
+  if (!json["cache_salt"].is_string()) return bad_input("\"cache_salt\" is not a string");
+  request->cache_salt = json["cache_salt"].get<std::string>();
+  return {};
+}
+
 Result<TextRequest> parse_request(const std::string& line, const TextRequest& base, bool chat,
-                                  double* arrival_s) {
+                                  double* arrival_s, std::int32_t* n) {
   QUIRE_TRY(json, parse_line(line));
   for (const auto& item : json.items()) {
     if (std::find(kKeys.begin(), kKeys.end(), item.key()) == kKeys.end()) {
@@ -144,8 +158,9 @@ Result<TextRequest> parse_request(const std::string& line, const TextRequest& ba
   QUIRE_TRY_STATUS(read_integer(json, "top_k", 0, 1 << 30, &sampling.top_k));
   QUIRE_TRY_STATUS(read_integer(json, "seed", 0, INT64_MAX, &sampling.seed));
   QUIRE_TRY_STATUS(read_integer(json, "sequence_index", 0, INT64_MAX, &request.sequence_index));
+  QUIRE_TRY_STATUS(read_integer(json, "n", 1, kMostSamples, n));
+  QUIRE_TRY_STATUS(read_service(json, &request));
   float arrival = 0.0f;
-  constexpr double kLongestWait = 1e6;  // seconds
   QUIRE_TRY_STATUS(read_number(json, "arrival_s", 0, kLongestWait, &arrival));
   *arrival_s = arrival;
   QUIRE_TRY_STATUS(read_number(json, "temperature", 0, 1000, &sampling.temperature));
@@ -163,9 +178,18 @@ Result<TextRequest> parse_request(const std::string& line, const TextRequest& ba
 
 }  // namespace
 
+void add_samples(const NumberedRequest& request, std::int32_t n, std::vector<NumberedRequest>* requests) {
+  for (std::int32_t sample = 0; sample < n; ++sample) {
+    requests->push_back(request);
+    requests->back().sample = sample;
+    requests->back().request.sequence_index += static_cast<std::uint64_t>(sample);
+  }
+}
+
 Result<std::vector<NumberedRequest>> parse_prompts(const std::string& text, const TextRequest& base,
-                                                   bool chat) {
+                                                   bool chat, std::int32_t n) {
   std::vector<NumberedRequest> requests;
+  std::int32_t index = 0;
   std::istringstream lines(text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
@@ -173,9 +197,10 @@ Result<std::vector<NumberedRequest>> parse_prompts(const std::string& text, cons
     TextRequest indexed = base;
     indexed.sequence_index = requests.size();
     double arrival_s = 0.0;
-    Result<TextRequest> request = parse_request(line, indexed, chat, &arrival_s);
+    std::int32_t samples = n;
+    Result<TextRequest> request = parse_request(line, indexed, chat, &arrival_s, &samples);
     if (!request.ok()) return bad_input(fmt::format("prompts, line {}: {}", number, request.error().message));
-    requests.push_back({number, arrival_s, std::move(request).value()});
+    add_samples({number, arrival_s, index++, 0, std::move(request).value()}, samples, &requests);
   }
   if (requests.empty()) return bad_input("prompts: the file holds no request; give one JSON object a line");
   return requests;

@@ -1,7 +1,8 @@
 // The file of `run --prompts`: one JSON object a line with "prompt", "ids" or "messages" and, if wanted,
 // max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, frequency_penalty, presence_penalty,
-// seed, stop, ignore_eos, logit_bias. Unsaid values are those of the command line. With "arrival_s" a request
-// comes so many seconds after the start, else at once.
+// seed, stop, ignore_eos, logit_bias, priority, deadline_s, cache_salt, n (so many samples). Unsaid values
+// are those of the command line. With "arrival_s" a request comes so many seconds after the start, else at
+// once.
 #pragma once
 
 #include <string>
@@ -14,12 +15,17 @@ namespace quire::cli {
 struct NumberedRequest {
   int line = 0;  // of the file, from 1
   double arrival_s = 0.0;
+  std::int32_t request_index = 0;  // of the line among the requests, from 0
+  std::int32_t sample = 0;         // of its n
   TextRequest request;
 };
 
-// `chat`: a "prompt" becomes one user message for the chat template. The i-th request has sequence index i,
-// so that equal seeds draw apart. An error names the line.
+// `chat`: a "prompt" becomes one user message for the chat template. `n`: samples of a line that does not say
+// it. The i-th one of all has sequence index i, so that equal seeds draw apart. An error names the line.
 Result<std::vector<NumberedRequest>> parse_prompts(const std::string& text, const TextRequest& base,
-                                                   bool chat);
+                                                   bool chat, std::int32_t n);
+// The samples of one request.
+inline constexpr std::int32_t kMostSamples = 1024;
+void add_samples(const NumberedRequest& request, std::int32_t n, std::vector<NumberedRequest>* requests);
 
 }  // namespace quire::cli

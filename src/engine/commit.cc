@@ -23,10 +23,25 @@ void EngineImpl::commit(std::vector<Output>& outputs) {
   row_results_.clear();
   for (std::size_t r = 0; r < flight.plan->rows.size(); ++r) {
     const bool finished = take_row(flight, r, results, outputs);
-    row_results_.push_back({flight.plan->rows[r].yields_token ? 1 : 0, finished});
+    const scheduler::PlanRow& row = flight.plan->rows[r];
+    const bool spoiled = finished && !requests_.at(row.sequence).failure.empty();
+    row_results_.push_back({row.yields_token ? 1 : 0, finished, spoiled});
   }
+  observe(*flight.plan);
   for (const scheduler::Ended& ended : scheduler_->commit(row_results_)) report_end(ended, outputs);
   ++committed_;
+  std::erase_if(retired_, [this](const auto& tokens) { return tokens.first <= committed_; });
+}
+
+// Steps follow each other on the device: this one began when the last one ended, or when it was launched.
+void EngineImpl::observe(const scheduler::StepPlan& plan) {
+  if (parts_->spec.target_step_us == 0) return;
+  const Clock::time_point now = Clock::now();
+  const Clock::time_point begin = std::max(last_commit_, launched_[plan.step & 1]);
+  last_commit_ = now;
+  scheduler_->observe({.decode_rows = plan.decode_rows,
+                       .extend_tokens = plan.total_q - plan.decode_q,
+                       .us = std::chrono::duration<double, std::micro>(now - begin).count()});
 }
 
 // True when the row's token ends its sequence. Rows of sequences that have ended meanwhile are void.
@@ -120,10 +135,13 @@ void EngineImpl::finish(SequenceId id, Finish reason, std::vector<Output>& outpu
   output.error = std::move(live.failure);
   output.prompt_tokens = live.prompt_tokens;
   output.completion_tokens = live.completion_tokens();
+  output.cached_tokens = live.cached_tokens;
+  output.cache_miss = kv::to_string(live.miss);
   output.finish_s = since(live.submitted);
   const bool began = live.first_token != Clock::time_point{};
   output.first_token_s =
       began ? std::chrono::duration<double>(live.first_token - live.submitted).count() : 0.0;
+  if (live.history_step > committed_) retired_.emplace_back(live.history_step, std::move(live.tokens));
   requests_.remove(id);
 }
 

@@ -27,6 +27,7 @@ bool EngineImpl::step(std::vector<Output>& outputs) {
   const double waited_before = waited_s_;
   first_output_ = outputs.size();
   report_cancelled(outputs);
+  expire(outputs);
   const scheduler::StepPlan* plan = scheduler_->plan();
   if (plan != nullptr) launch(*plan);
   const int ahead = plan != nullptr && parts_->spec.overlap ? 1 : 0;
@@ -40,8 +41,11 @@ bool EngineImpl::step(std::vector<Output>& outputs) {
 void EngineImpl::launch(const scheduler::StepPlan& plan) {
   Flight& flight = flights_[plan.step & 1];
   check_step(plan);
+  note_admissions(plan);
+  launched_[plan.step & 1] = Clock::now();
   parts_->stream->begin_span();
   poison_freed();
+  enqueue_page_copies(plan);
   upload_step(plan, *parts_, requests_, flight);
   flight.launch.eager = parts_->observer != nullptr && parts_->observer->begin_step(flight, requests_);
   const bool pretend = pretend_prefill_ && plan.extend_rows > 0;
@@ -116,6 +120,34 @@ void EngineImpl::enqueue_copy_back(const Flight& flight) {
   copy(to.score_top_logprob, from.score_top_logprob, flight.score_top_end);
 }
 
+void EngineImpl::note_admissions(const scheduler::StepPlan& plan) {
+  for (const scheduler::Admission& admission : plan.admitted) {
+    stats_.cached_tokens += admission.cached_tokens;
+    if (admission.resumed) continue;
+    Live& live = requests_.at(admission.sequence);
+    live.cached_tokens = admission.cached_tokens;
+    live.miss = admission.miss;
+  }
+}
+
+// Before everything else of the step, in order.
+void EngineImpl::enqueue_page_copies(const scheduler::StepPlan& plan) {
+  for (const scheduler::PageCopy& copy : plan.copies) {
+    const std::vector<ops::PageCopyLayer>& layers = parts_->copy_layers[copy.group.value];
+    parts_->ops->page_copy({.layers = layers.data(),
+                            .layer_count = static_cast<std::int32_t>(layers.size()),
+                            .from = copy.from.value,
+                            .to = copy.to.value,
+                            .tokens = copy.tokens},
+                           *parts_->stream);
+  }
+}
+
+void EngineImpl::expire(std::vector<Output>& outputs) {
+  const auto now = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - opened_);
+  for (const SequenceId id : scheduler_->expire(now.count())) finish(id, Finish::deadline, outputs);
+}
+
 // A freed page holds NaN until its next owner writes it, in builds that check: whoever still reads it shows.
 void EngineImpl::poison_freed() {
   for (const kv::GroupPage& freed : pool_->take_freed()) {
@@ -133,10 +165,20 @@ Result<RequestId> EngineImpl::submit(Request request) {
     return no_resources("too many requests wait already: submit fewer at a time");
   const SequenceId id{next_id_};
   const Live& live = requests_.add(id, std::move(request), request_limits_);
-  const Status queued = scheduler_->submit({.sequence = id,
-                                            .prompt_tokens = live.prompt_tokens,
-                                            .max_new_tokens = live.max_new_tokens,
-                                            .score = live.request.score});
+  scheduler::RequestInfo info{.sequence = id,
+                              .prompt_tokens = live.prompt_tokens,
+                              .max_new_tokens = live.max_new_tokens,
+                              .score = live.request.score,
+                              .tokens = live.tokens.data(),
+                              .priority = live.request.priority};
+  const kv::NamespaceKey space{.salt = live.request.cache_salt};
+  info.space = &space;
+  if (live.request.deadline_s > 0.0) {
+    const std::chrono::duration<double> deadline =
+        live.submitted - opened_ + std::chrono::duration<double>(live.request.deadline_s);
+    info.deadline_us = std::max<std::int64_t>(1, static_cast<std::int64_t>(deadline.count() * 1e6));
+  }
+  const Status queued = scheduler_->submit(info);
   if (!queued.ok()) {
     requests_.remove(id);
     return queued.error();
@@ -162,9 +204,12 @@ void EngineImpl::recycle(std::vector<Output>& outputs) {
 EngineStats EngineImpl::stats() const {
   EngineStats stats = stats_;
   stats.retractions = scheduler_->retractions();
+  const kv::TreeStats cache = scheduler_->tree().stats();
+  stats.pages_evicted = cache.evicted_pages;
   for (int g = 0; g < pool_->groups(); ++g) {
     stats.pages_in_use.push_back(pool_->in_use(GroupId{static_cast<std::uint32_t>(g)}));
     stats.pages_peak.push_back(pool_->peak(GroupId{static_cast<std::uint32_t>(g)}));
+    stats.pages_cached.push_back(cache.pages.of[static_cast<std::size_t>(g)]);
   }
   stats.device_busy_s = static_cast<double>(parts_->stream->busy_ns()) * 1e-9;
   if (parts_->observer != nullptr) parts_->observer->report(stats.host_step_s + waited_s_, stats);

@@ -53,6 +53,9 @@ class EngineImpl final : public Engine {
   void enqueue_scores(const Flight& flight);
   void enqueue_copy_back(const Flight& flight);
   void poison_freed();
+  void note_admissions(const scheduler::StepPlan& plan);
+  void enqueue_page_copies(const scheduler::StepPlan& plan);
+  void expire(std::vector<Output>& outputs);
   void check_step(const scheduler::StepPlan& plan);
   void check_idle();
 
@@ -65,6 +68,7 @@ class EngineImpl final : public Engine {
   void report_end(const scheduler::Ended& ended, std::vector<Output>& outputs);
   void report_cancelled(std::vector<Output>& outputs);
   void finish(SequenceId id, Finish reason, std::vector<Output>& outputs);
+  void observe(const scheduler::StepPlan& plan);
   Output& output_of(SequenceId id, std::vector<Output>& outputs);
 
   EngineInfo info_;
@@ -76,6 +80,11 @@ class EngineImpl final : public Engine {
   std::array<Flight, 2> flights_;
   std::vector<scheduler::RowResult> row_results_;
   std::vector<SequenceId> cancelled_;
+  Clock::time_point opened_ = Clock::now();
+  Clock::time_point last_commit_;
+  std::array<Clock::time_point, 2> launched_;  // of the steps in flight
+  // Tokens of requests that ended while their upload was in flight, with the step to wait for.
+  std::vector<std::pair<std::uint64_t, std::vector<std::int32_t>>> retired_;
   std::vector<std::vector<std::int32_t>> spare_tokens_;  // from recycle()
   std::size_t first_output_ = 0;                         // of this step, in the caller's vector
   std::uint32_t next_id_ = 1;

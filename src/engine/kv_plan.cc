@@ -143,4 +143,17 @@ Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available) {
   return plan;
 }
 
+std::int64_t prefix_tree_bytes(const KvPlan& plan) {
+  constexpr std::int64_t kPageBytes = 28;  // id, hash, a second reference
+  constexpr std::int64_t kTokenBytes = 4;
+  std::int64_t bytes = 0;
+  std::int64_t tokens = 0;
+  for (std::size_t g = 0; g < plan.rules.size(); ++g) {
+    const std::int64_t pages = plan.slab_count * plan.slabs.pages_per_slab[g];
+    bytes = std::max(bytes, pages * kPageBytes);
+    tokens = std::max(tokens, pages * plan.rules[g].page_tokens);
+  }
+  return bytes + tokens * kTokenBytes;
+}
+
 }  // namespace quire::engine

@@ -28,4 +28,7 @@ struct KvPlan {
 // group fits.
 Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available);
 
+// What the prefix tree needs on the host when every page of the arena is in it.
+std::int64_t prefix_tree_bytes(const KvPlan& plan);
+
 }  // namespace quire::engine

@@ -82,6 +82,7 @@ TEST(Memory, WindowGroupHoldsWindowAndChunk) {
   Options options;
   options.load_format = "dummy";
   options.max_running = 1;
+  options.prefix_cache = "off";  // it keeps what requests leave behind
   options.page_size = 16;
   options.chunk_tokens = 512;
   options.kv_memory_bytes = 48 << 20;
@@ -197,6 +198,7 @@ TEST(Memory, TheArenaBecomesPrivateWithUse) {
   Options options;
   options.load_format = "dummy";
   options.max_running = 1;
+  options.prefix_cache = "off";  // it keeps what requests leave behind
   options.page_size = 16;
   options.max_context = 8192;
   options.kv_memory_bytes = 64 << 20;

@@ -37,9 +37,16 @@ Status EngineImpl::make_scheduler() {
   QUIRE_TRY(scheduler, scheduler::Scheduler::create({.max_running = spec.max_running,
                                                      .chunk_tokens = spec.chunk_tokens,
                                                      .max_context = spec.max_context,
-                                                     .max_waiting = static_cast<std::int32_t>(kMaxWaiting)},
+                                                     .max_waiting = spec.max_waiting,
+                                                     .policy = spec.schedule,
+                                                     .target_step_us = spec.target_step_us,
+                                                     .cache = {.enabled = spec.prefix_cache,
+                                                               .policy = spec.eviction,
+                                                               .copy_min_tokens = spec.copy_tokens}},
                                                     *pool_));
   scheduler_ = std::move(scheduler);
+  QUIRE_CHECK(scheduler_->most_updates() <= parts_->buffers->limits().max_deltas, "{} updates, {} deltas",
+              scheduler_->most_updates(), parts_->buffers->limits().max_deltas);
   request_limits_ = {parts_->buffers->limits().vocab, spec.max_context, scheduler_->most_kv_tokens()};
   for (Flight& flight : flights_) flight.reserve(spec.max_running);
   const auto rows = static_cast<std::size_t>(spec.max_running);

@@ -162,8 +162,10 @@ StepLimits Assembler::step_limits() const {
   limits.hidden = model_spec_.hidden;
   limits.vocab = model_spec_.vocab;
   limits.compute = spec.compute;
-  // Per group: a page for every token at worst, and one more per row for what straddles a border.
-  limits.max_deltas = limits.groups * (limits.max_total_q + limits.max_batch);
+  // Per group: a page for every token at worst, one more per row for what straddles a border, and the pages
+  // that newcomers share (Scheduler::most_updates).
+  const auto longest_row = static_cast<std::int32_t>(limits.table_stride());
+  limits.max_deltas = limits.groups * (longest_row + limits.max_total_q + limits.max_batch);
   return limits;
 }
 
@@ -199,6 +201,10 @@ Status Assembler::list(const model::LoadOptions& load) {
   QUIRE_TRY(kv, plan_kv(spec, parts_->device->memory().available_bytes - ledger.private_bytes()));
   parts_->kv = std::move(kv);
   ledger.add("KV arena", parts_->kv.bytes);
+  if (spec.prefix_cache && spec.platform == platform::Kind::cpu)
+    ledger.add("prefix tree", prefix_tree_bytes(parts_->kv));
+  if (spec.prefix_cache && spec.platform != platform::Kind::cpu)
+    ledger.add_host("prefix tree", prefix_tree_bytes(parts_->kv));
   spec.trace.push_back(fmt::format("KV memory {}, {} tokens for one sequence: {}",
                                    bytes_to_string(parts_->kv.bytes), parts_->kv.capacity_tokens,
                                    parts_->kv.because));
@@ -261,6 +267,15 @@ Status Assembler::bind_kv() {
     for (int layer = 0; layer < static_cast<int>(layout.layers().size()); ++layer)
       views[g].push_back(
           layout.view(parts.arena->base(), layer, fixed ? scale : nullptr, fixed ? scale + 1 : nullptr));
+  }
+  parts.copy_layers.resize(views.size());
+  for (std::size_t g = 0; g < views.size(); ++g) {
+    for (std::size_t layer = 0; layer < views[g].size(); ++layer) {
+      const KvLayerShape& shape = parts.kv.layouts[g].layers()[layer];
+      if (shape.shares_layer < 0)
+        parts.copy_layers[g].push_back(
+            {views[g][layer], shape.kv_heads, shape.qk_dim, shape.latent ? 0 : shape.v_dim});
+    }
   }
   parts.model->set_kv(views);
   return {};

@@ -50,6 +50,7 @@ struct EngineParts {
   std::unique_ptr<platform::Buffer> activations;
   std::unique_ptr<platform::Buffer> kv_scales;  // two floats, for KvScaleKind::tensor
   std::unique_ptr<platform::Arena> arena;
+  std::vector<std::vector<ops::PageCopyLayer>> copy_layers;  // per KV group: layers with pages of their own
   std::vector<std::unique_ptr<attention::Attention>> attentions;  // per call
   std::vector<std::unique_ptr<platform::Buffer>> plan_memory;     // per call
   std::unique_ptr<Observer> observer;                             // null: nobody records or shadows

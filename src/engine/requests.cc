@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "engine/limits.h"
 #include "ops/ops.h"
+#include "scheduler/request.h"
 
 namespace quire::engine {
 namespace {
@@ -75,6 +76,10 @@ Status check_request(const Request& request, const RequestLimits& limits) {
   QUIRE_TRY_STATUS(check_ids("prompt position", request.prompt, limits.vocab));
   if (request.stop_tokens.size() > static_cast<std::size_t>(kMaxStopTokens))
     return bad_input(fmt::format("{} stop tokens: at most {}", request.stop_tokens.size(), kMaxStopTokens));
+  if (request.priority < 0 || request.priority > scheduler::kMaxPriority)
+    return bad_input(fmt::format("priority {}: use 0 to {}", request.priority, scheduler::kMaxPriority));
+  if (!(request.deadline_s >= 0.0) || request.deadline_s > 1e9)
+    return bad_input(fmt::format("a deadline in {} s: use 0 for none, or up to 1e9", request.deadline_s));
   if (request.score_top < 0 || request.score_top > std::min(kMaxScoreTop, limits.vocab))
     return bad_input(fmt::format("{} most likely tokens per position: use 0 to {}", request.score_top,
                                  std::min(kMaxScoreTop, limits.vocab)));

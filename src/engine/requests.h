@@ -10,6 +10,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "kv/miss.h"
 #include "quire/engine.h"
 
 namespace quire::engine {
@@ -21,8 +22,11 @@ struct Live {
   std::vector<std::int32_t> tokens;  // prompt, then output
   std::int32_t prompt_tokens = 0;
   std::int32_t max_new_tokens = 0;
-  bool ends_by_context = false;  // max_new_tokens is what the context leaves
-  std::string failure;           // why it ends early; empty: it does not
+  bool ends_by_context = false;    // max_new_tokens is what the context leaves
+  std::string failure;             // why it ends early; empty: it does not
+  std::int32_t cached_tokens = 0;  // when it was first admitted
+  kv::MissReport miss;
+  std::uint64_t history_step = 0;  // its tokens are on their way to the device until this step is taken in
   Clock::time_point submitted;
   Clock::time_point first_token;
 

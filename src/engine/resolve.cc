@@ -21,6 +21,10 @@ constexpr std::array<std::string_view, 5> kKvNames = {"auto", "f32", "bf16", "f1
 constexpr std::array<std::string_view, 4> kLevelNames = {"none", "run_to_run", "batch_invariant",
                                                          "schedule_invariant"};
 constexpr std::array<std::string_view, 2> kOrderNames = {"page_first", "layer_first"};
+constexpr std::array<std::string_view, 2> kSwitchNames = {"on", "off"};
+// In the order of kv::EvictionPolicy and scheduler::Policy.
+constexpr std::array<std::string_view, 4> kEvictionNames = {"lru", "lfu", "fifo", "priority"};
+constexpr std::array<std::string_view, 3> kScheduleNames = {"fcfs", "longest_prefix", "priority"};
 constexpr std::array<std::string_view, 2> kLoadNames = {"auto", "dummy"};
 
 bool one_of(std::string_view name, Names names) {
@@ -49,6 +53,7 @@ class Resolver {
   Result<EngineSpec> run() {
     QUIRE_TRY_STATUS(check_names());
     QUIRE_TRY_STATUS(limits());
+    QUIRE_TRY_STATUS(sharing());
     QUIRE_TRY_STATUS(level());
     QUIRE_TRY_STATUS(groups());
     QUIRE_TRY_STATUS(calls());
@@ -65,6 +70,7 @@ class Resolver {
   Status check_backends() const;
   Status limits();
   Status context();
+  Status sharing();
   Status level();
   Status groups();
   Status calls();
@@ -94,11 +100,17 @@ Status Resolver::check_names() const {
     return unknown("page order", "page-order", options_.page_order, kOrderNames);
   if (!one_of(options_.load_format, kLoadNames))
     return unknown("load format", "load-format", options_.load_format, kLoadNames);
-  if (options_.prefix_cache == "on")
-    return bad_input("the prefix cache is not in this build yet: use --prefix-cache off");
-  if (!options_.prefix_cache.empty() && options_.prefix_cache != "off")
-    return bad_input(fmt::format("--prefix-cache takes on or off, not \"{}\": use --prefix-cache off",
-                                 options_.prefix_cache));
+  if (!options_.prefix_cache.empty() && !one_of(options_.prefix_cache, kSwitchNames))
+    return unknown("value", "prefix-cache", options_.prefix_cache, kSwitchNames);
+  if (!options_.cache_eviction.empty() && !one_of(options_.cache_eviction, kEvictionNames))
+    return unknown("order", "cache-eviction", options_.cache_eviction, kEvictionNames);
+  if (!options_.schedule.empty() && !one_of(options_.schedule, kScheduleNames))
+    return unknown("policy", "schedule", options_.schedule, kScheduleNames);
+  if (!(options_.target_itl_ms >= 0.0) || options_.target_itl_ms > 1e6)
+    return bad_input(
+        fmt::format("target of {} ms between tokens is outside 0 to 1000000: use --target-itl 0 for "
+                    "none",
+                    options_.target_itl_ms));
   if (options_.kv_memory_bytes < 0)
     return bad_input(
         fmt::format("KV memory {} is negative: use --kv-memory auto or a size", options_.kv_memory_bytes));
@@ -166,6 +178,30 @@ Status Resolver::limits() {
   if (spec_.dummy) because("random weights: load format dummy asked for");
   because("decode graphs {}, overlap {}: asked for or default", spec_.graphs ? "on" : "off",
           spec_.overlap ? "on" : "off");
+  return {};
+}
+
+// The prefix cache and the order of requests.
+Status Resolver::sharing() {
+  QUIRE_TRY_STATUS(check_range("waiting requests", "max-waiting", options_.max_waiting, kMaxWaiting));
+  const auto position = [](const std::string& name, Names names) {
+    const auto at = std::find(names.begin(), names.end(), name);
+    return name.empty() ? 0 : static_cast<int>(at - names.begin());
+  };
+  spec_.prefix_cache = options_.prefix_cache != "off";
+  spec_.copy_tokens = cpu() ? kCopyTokensCpu : kCopyTokensGpu;
+  spec_.eviction = static_cast<kv::EvictionPolicy>(position(options_.cache_eviction, kEvictionNames));
+  spec_.schedule = static_cast<scheduler::Policy>(position(options_.schedule, kScheduleNames));
+  spec_.target_step_us = static_cast<std::int64_t>(options_.target_itl_ms * 1000.0);
+  spec_.max_waiting =
+      options_.max_waiting > 0 ? options_.max_waiting : static_cast<std::int32_t>(kMaxWaiting);
+  because("prefix cache {}: {}", spec_.prefix_cache ? "on" : "off",
+          options_.prefix_cache.empty() ? "the default" : "asked for");
+  if (spec_.prefix_cache)
+    because("hits inside a page copy {} tokens or more, eviction {}", spec_.copy_tokens,
+            kEvictionNames[static_cast<std::size_t>(spec_.eviction)]);
+  because("schedule {}: {}", kScheduleNames[static_cast<std::size_t>(spec_.schedule)],
+          options_.schedule.empty() ? "the default" : "asked for");
   return {};
 }
 

@@ -11,10 +11,12 @@
 #include "attention/select.h"
 #include "base/determinism.h"
 #include "base/result.h"
+#include "kv/prefix_tree.h"
 #include "model/model.h"
 #include "model/spec.h"
 #include "platform/platform.h"
 #include "quire/options.h"
+#include "scheduler/waiting_list.h"
 #include "tensor/dtype.h"
 #include "tensor/kv_format.h"
 
@@ -36,6 +38,12 @@ struct EngineSpec {
   std::int32_t max_running = 0;      // sequences in one step
   std::int32_t chunk_tokens = 0;     // most prompt tokens of one step
   std::int64_t kv_memory_bytes = 0;  // 0: the ledger decides
+  bool prefix_cache = true;
+  std::int32_t copy_tokens = 1;  // least tokens of a page that a hit copies
+  kv::EvictionPolicy eviction = kv::EvictionPolicy::lru;
+  scheduler::Policy schedule = scheduler::Policy::fcfs;
+  std::int64_t target_step_us = 0;  // 0: none
+  std::int32_t max_waiting = 0;
   bool graphs = true;
   bool overlap = true;
   bool dummy = false;

@@ -29,6 +29,18 @@ std::int32_t fill_deltas(const StepPlan& plan, EngineParts& parts, Upload& up) {
   return count;
 }
 
+// Penalties count the tokens that came from the cache too.
+void upload_history(const PlanRow& row, std::int64_t step, EngineParts& parts, Live& live) {
+  const Sampling& sampling = live.request.sampling;
+  const bool penalties = sampling.repetition_penalty != 1.0f || sampling.frequency_penalty != 0.0f ||
+                         sampling.presence_penalty != 0.0f;
+  if (row.query_begin == 0 || !penalties) return;
+  const ops::SequenceState& state = parts.buffers->state;
+  parts.stream->copy(state.history + row.slot.value * state.history_stride, live.tokens.data(),
+                     row.query_begin * static_cast<std::int64_t>(sizeof(std::int32_t)));
+  live.history_step = static_cast<std::uint64_t>(step) + 1;
+}
+
 void open_slot(const PlanRow& row, std::int64_t step, EngineParts& parts, const Live& live) {
   const auto slot = static_cast<std::int32_t>(row.slot.value);
   StepBuffers& buffers = *parts.buffers;
@@ -141,8 +153,9 @@ void upload_step(const StepPlan& plan, EngineParts& parts, Requests& requests, F
   std::int32_t literals = 0;
   for (std::size_t r = 0; r < plan.rows.size(); ++r) {
     const PlanRow& row = plan.rows[r];
-    const Live& live = requests.at(row.sequence);
+    Live& live = requests.at(row.sequence);
     if (row.opens_slot) open_slot(row, step, parts, live);
+    if (row.opens_slot) upload_history(row, step, parts, live);
     const std::int32_t literal = fill_literals(row, live, literals, up);
     if (literal >= 0) literals += row.query_count;
     up.rows[r] = {static_cast<std::int32_t>(row.slot.value), row.query_count, row.first_row, literal};

@@ -200,6 +200,21 @@ struct KvGather {
   float* out = nullptr;                       // [*, dim] dense
 };
 
+// The first `tokens` tokens of page `from` of a KV group, to page `to`: K, V and scales of all its layers.
+struct PageCopyLayer {
+  KvView kv;
+  std::int32_t kv_heads = 0;
+  std::int32_t k_dim = 0;
+  std::int32_t v_dim = 0;  // 0: V is a part of K's row
+};
+struct PageCopy {
+  const PageCopyLayer* layers = nullptr;  // [layer_count], host memory that outlives the stream's work
+  std::int32_t layer_count = 0;
+  std::uint32_t from = 0;
+  std::uint32_t to = 0;
+  std::int32_t tokens = 0;
+};
+
 // ---- mixture of experts ------------------------------------------------------------------------------
 
 enum class RouterKind : std::uint8_t {
@@ -337,6 +352,9 @@ class Ops {
   virtual void rope_angles(const RopeAngles& args, platform::Stream& stream) = 0;
   virtual void rope_and_kv_write(const RopeAndKvWrite& args, platform::Stream& stream) = 0;
   virtual void kv_gather(const KvGather& args, platform::Stream& stream) = 0;
+  // In terms of Stream::copy, piece by piece; a platform that can do it in one launch does. On one stream
+  // copies follow each other: a page may be the source of one and the target of a later one.
+  virtual void page_copy(const PageCopy& args, platform::Stream& stream);
   virtual void route(const Route& args, platform::Stream& stream) = 0;
   virtual void moe_mlp(const MoeMlp& args, platform::Stream& stream) = 0;
   virtual void softcap_scale(const SoftcapScale& args, platform::Stream& stream) = 0;
@@ -348,3 +366,5 @@ class Ops {
 std::unique_ptr<Ops> make_ops(platform::Device& device);
 
 }  // namespace quire::ops
+
+#include "ops/page_pieces.h"  // Ops::page_copy

@@ -81,6 +81,9 @@ Result<RequestId> SessionImpl::submit(const TextRequest& request) {
   engine_request.sampling = request.sampling;
   if (!request.ignore_eos) engine_request.stop_tokens = text_->end_tokens();
   engine_request.sequence_index = request.sequence_index;
+  engine_request.priority = request.priority;
+  engine_request.deadline_s = request.deadline_s;
+  engine_request.cache_salt = request.cache_salt;
   QUIRE_TRY(id, engine_->submit(std::move(engine_request)));
   session::Answer answer(tokenizer.ok() ? tokenizer.value() : nullptr, std::move(stops));
   live_.emplace(id, Live{std::move(answer), prompt_tokens});
@@ -113,6 +116,7 @@ void SessionImpl::deliver(const Output& output, std::vector<TextOutput>& outputs
     text.prompt_tokens = found->second.prompt_tokens;
     text.completion_tokens = answer.tokens();
     text.cached_tokens = output.cached_tokens;
+    text.cache_miss = output.cache_miss;
     text.first_token_s = answer.first_token_s();
     text.finish_s = answer.age_s();
     live_.erase(found);

@@ -190,4 +190,17 @@ void CpuOps::kv_gather(const KvGather& args, platform::Stream& stream) {
   });
 }
 
+// A task for all layers: the copies of one page are small.
+void CpuOps::page_copy(const PageCopy& args, platform::Stream& stream) {
+  platform::cpu::as_cpu(stream).enqueue([args](Team& team) {
+    const PageCopyLayer& first = args.layers[0];
+    const std::int64_t width = std::int64_t{args.tokens} * first.kv_heads * (first.k_dim + first.v_dim);
+    for_rows(team, args.layer_count, width, [&](std::int64_t layer, int) {
+      each_page_piece(args.layers[layer], args, [](void* to, const void* from, std::int64_t bytes) {
+        std::memcpy(to, from, static_cast<std::size_t>(bytes));
+      });
+    });
+  });
+}
+
 }  // namespace quire::ops::cpu
