@@ -14,6 +14,7 @@
 #include "engine/parts.h"
 #include "engine/resolve.h"
 #include "platform/cpu/isa.h"
+#include "platform/links.h"
 #include "platform/platform.h"
 #include "simulate/bench.h"
 
@@ -65,12 +66,19 @@ void print_ceilings(const platform::DeviceInfo& info, const bench::Ceilings& c) 
 Status device(const DeviceFlags& flags) {
   QUIRE_TRY(device, open_device(flags.options));
   QUIRE_TRY(ceilings, bench::bench_device(*device, {}));
+  QUIRE_TRY(links, platform::measure_links(*device));
+  const bool linked = links.to_device_bytes_s > 0.0;
   if (flags.json) {
-    fmt::print(
-        "{}\n",
-        Json{{"machine", machine_to_json(device->info())}, {"ceilings", ceilings_to_json(ceilings)}}.dump());
+    Json json{{"machine", machine_to_json(device->info())}, {"ceilings", ceilings_to_json(ceilings)}};
+    if (linked)
+      json["ceilings"]["links"] = {{"host_to_device_bytes_s", links.to_device_bytes_s},
+                                   {"device_to_host_bytes_s", links.to_host_bytes_s}};
+    fmt::print("{}\n", json.dump());
   } else {
     print_ceilings(device->info(), ceilings);
+    if (linked)
+      fmt::print("host to device {:.1f} GB/s, device to host {:.1f} GB/s\n", links.to_device_bytes_s / 1e9,
+                 links.to_host_bytes_s / 1e9);
   }
   return {};
 }

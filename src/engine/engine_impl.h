@@ -37,6 +37,7 @@ class EngineImpl final : public Engine {
   // For `bench step`: prompt chunks advance lengths and tables but compute nothing, so a long context costs
   // no prefill. What such a sequence samples first is token 0.
   void pretend_prefill(bool pretend) { pretend_prefill_ = pretend; }
+  // What a decode step must read of the weights: all but an embedding table that is only looked up.
   std::int64_t weight_bytes() const;
   std::int64_t kv_bytes_per_token() const;
   std::int32_t chunk_tokens() const { return parts_->spec.chunk_tokens; }

@@ -23,7 +23,7 @@ TEST(DeviceMemory, LedgerSumsToWhatTheDriverSays) {
     Options options;
     options.device = "cuda";
     options.kv_memory_bytes = kv;
-    options.max_context = 4096;
+    options.max_context = 1024;
     const std::string path = quire::testing::golden_dir() + "/models/llama";
     std::unique_ptr<Engine> engine = open_engine(path, options);
     ASSERT_NE(engine, nullptr);

@@ -73,7 +73,8 @@ void EngineImpl::fill_info(double load_s) {
 }
 
 std::int64_t EngineImpl::weight_bytes() const {
-  return parts_->ledger.bytes_of("weights in the file") + parts_->ledger.bytes_of("weights");
+  return parts_->ledger.bytes_of("weights in the file") + parts_->ledger.bytes_of("weights") -
+         parts_->model->lookup_bytes();
 }
 
 std::int64_t EngineImpl::kv_bytes_per_token() const {

@@ -104,6 +104,9 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelSpec& spec() const = 0;
+  // Bytes of weights of which a step reads only rows that its tokens name: the embedding, unless it is the
+  // output matrix too.
+  virtual std::int64_t lookup_bytes() const = 0;
   // Device bytes of all activations of a step, besides the caller's hidden and logits.
   virtual std::int64_t activation_bytes(const ModelLimits& limits) const = 0;
   virtual void set_activations(void* data, std::int64_t bytes, const ModelLimits& limits) = 0;

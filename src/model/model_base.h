@@ -19,6 +19,9 @@ class ModelBase : public Model {
   ModelBase(const ModelSpec& spec, Weights weights) : spec_(spec), weights_(std::move(weights)) {}
 
   const ModelSpec& spec() const override { return spec_; }
+  std::int64_t lookup_bytes() const override {
+    return spec_.tied ? 0 : weights_.embed.rows * weights_.embed.row_bytes;
+  }
   std::int64_t activation_bytes(const ModelLimits& limits) const override;
   void set_activations(void* data, std::int64_t bytes, const ModelLimits& limits) override;
   void set_kv(std::span<const std::vector<KvView>> views) override;

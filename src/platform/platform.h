@@ -54,7 +54,9 @@ class Buffer {
   }
 };
 
-// The KV arena: addresses are reserved once, backing comes when the ledger closes.
+// The KV arena: addresses are reserved once, backing comes when the ledger closes. A recording stays right
+// when the arena grows; its kernels may name addresses that are not backed yet, its copies and fills may not
+// (a GPU's driver looks at theirs when the recording is made).
 class Arena {
  public:
   virtual ~Arena() = default;

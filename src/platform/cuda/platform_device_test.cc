@@ -109,13 +109,13 @@ TEST_F(CudaPlatform, TheArenaKeepsItsAddressesWhenItGrows) {
   const std::int64_t first = (5 << 20) + 12, second = 23 << 20;
   ASSERT_TRUE(arena->back(first).ok());
   auto* base = static_cast<std::uint8_t*>(arena->base());
-  stream_->fill(base, 1, first);
   stream_->begin_capture();
-  stream_->fill(base + first, 2, second - first);  // recorded before there is memory behind it
+  stream_->fill(base, 1, first);
   const std::unique_ptr<Graph> graph = stream_->end_capture();
-  ASSERT_TRUE(arena->back(second).ok());
+  ASSERT_TRUE(arena->back(second).ok());  // behind what was recorded
   EXPECT_EQ(arena->base(), base);
   stream_->launch(*graph);
+  stream_->fill(base + first, 2, second - first);
   auto down = pinned(second);
   stream_->copy(down->data(), base, second);
   stream_->synchronize();
