@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Does `quire simulate` predict what `quire run --prompts` does? Throughput, median time to first token, hit rate.
 
-usage: simulate_vs_real.py QUIRE MODEL [--seconds 120] [--rounds 5] [--rate R] [--seed N] [--keep FOLDER] [-- ENGINE FLAGS]
+usage: simulate_vs_real.py QUIRE MODEL [--seconds 120] [--rounds 5] [--rate R] [--seed N] [--prefix-cache on|off]
+       [--keep FOLDER] [-- ENGINE FLAGS]
 Each round calibrates (`bench step --chunk`), runs the prompts on the engine at their arrival times and simulates the same
 file with that calibration: interleaved, because a machine that others use is not the same from minute to minute. The
 medians over the rounds are compared; exit code 1 when one is off by more than 10 %. Without --rate the first calibration
@@ -84,9 +85,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rate", type=float, default=0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--prefix-cache", choices=("on", "off"), default="on")
     parser.add_argument("--keep", help="folder for prompts and calibrations")
     args = parser.parse_args(sys.argv[1:split])
-    limits = ["--page-size", PAGE, "--max-running", RUNNING, "--chunk-tokens", CHUNK, "--max-context", CONTEXT]
+    limits = ["--page-size", PAGE, "--max-running", RUNNING, "--chunk-tokens", CHUNK, "--max-context", CONTEXT,
+              "--prefix-cache", args.prefix_cache]
     engine = [*limits, *sys.argv[split + 1:]]
     capacity = json.loads(quire(args.quire, "info", args.model, "--json", *engine))["kv_capacity_tokens"]
     simulator = [*limits, "--kv-tokens", capacity]

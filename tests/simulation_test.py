@@ -8,23 +8,24 @@ import subprocess
 import sys
 
 FAULTS = "aborts=0.05,refusals=0.05,slow=0.05"
-# (traffic, flags): together REQUESTS requests. Rates are far above what the model serves: queues grow, pools run full.
+# (share of REQUESTS, traffic, requests per second of a hundred thousand, flags). Rates are above what the model serves:
+# queues grow, to about the same length whatever REQUESTS is, and pools run full.
 RUNS = [
-    (0.4, "mix", "rate=60", "--page-size 16 --kv-tokens 60000"),
-    (0.2, "bursts", "rate=60", "--page-size 64 --kv-tokens 20000 --policy longest_prefix"),
-    (0.1, "chat", "rate=20", "--page-size 256 --kv-tokens 30000 --policy priority --eviction priority"),
-    (0.1, "agents", "rate=20", "--page-size 7 --kv-tokens 9000 --groups full,window:500 --eviction lfu"),
-    (0.1, "shared", "rate=20,output=300", "--page-size 16 --kv-tokens 8000 --max-running 8 --overlap off"),
-    (0.1, "mix", "rate=20,output=200", "--page-size 1 --kv-tokens 6000 --chunk-tokens 100 --eviction fifo --target-itl-ms 40"),
+    (0.4, "mix", 60, "output=60", "--page-size 16 --kv-tokens 60000"),
+    (0.2, "bursts", 60, "output=60", "--page-size 64 --kv-tokens 20000 --policy longest_prefix"),
+    (0.1, "chat", 20, "output=60", "--page-size 256 --kv-tokens 30000 --policy priority --eviction priority"),
+    (0.1, "agents", 20, "output=60", "--page-size 7 --kv-tokens 9000 --groups full,window:500 --eviction lfu"),
+    (0.1, "shared", 20, "output=300", "--page-size 16 --kv-tokens 8000 --max-running 8 --overlap off"),
+    (0.1, "mix", 20, "output=200", "--page-size 1 --kv-tokens 6000 --chunk-tokens 100 --eviction fifo --target-itl-ms 40"),
 ]
 
 
 def main():
     quire, requests = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 100000
     failed = retractions = 0
-    for number, (share, kind, traffic, flags) in enumerate(RUNS, 1):
+    for number, (share, kind, rate, traffic, flags) in enumerate(RUNS, 1):
         count = round(share * requests)
-        command = [quire, "simulate", "--synthetic", f"{kind}:requests={count},{traffic},{FAULTS}", "--seed", str(number),
+        command = [quire, "simulate", "--synthetic", f"{kind}:requests={count},rate={rate * 100000 / max(requests, 100000):g},{traffic},{FAULTS}", "--seed", str(number),
                    *flags.split(), "--json"]
         done = subprocess.run(command, capture_output=True, text=True)
         report = json.loads(done.stdout) if done.stdout else {"violations": ["no report"]}
