@@ -134,6 +134,9 @@ class Json(unittest.TestCase):
                 for key in ("call", "group", "layers", "problem", "choice", "refused"):
                     self.assertIn(key, call)
             self.assertIn("because", chosen["page_size"])
+            self.assertEqual(chosen["determinism"], "schedule_invariant")
+            # Only latent attention has a second, faster form that lower levels may use.
+            self.assertRegex(chosen["determinism_price"], "1.3x .*mla.own" if name == "deepseek_v3" else "^none: ")
 
     def test_info(self):
         info = self.run_json("info", model("gemma3"), "--json")

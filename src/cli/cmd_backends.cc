@@ -77,15 +77,41 @@ Json call_to_json(const attention::Pick& pick) {
           {"choice", pick.backend->name}, {"refused", refused}};
 }
 
-void print_calls(const engine::EngineSpec& spec) {
+// What the level costs in speed: what would run otherwise if any level would do. The figure is
+// docs/PERFORMANCE.md's.
+Result<std::string> price_of_level(const engine::EngineSpec& spec, const Options& options,
+                                   const model::ModelSpec& model, const platform::DeviceInfo& device,
+                                   std::span<const attention::Backend> table) {
+  Options free = options;
+  free.deterministic = "none";
+  QUIRE_TRY(other, engine::resolve(free, model, device, table));
+  std::string differs;
+  for (const attention::Pick& pick : other.selection.picks) {
+    const auto same = [&](const attention::Pick& ours) {
+      return ours.call.name == pick.call.name && ours.backend == pick.backend &&
+             ours.call.problem.source == pick.call.problem.source;
+    };
+    if (std::none_of(spec.selection.picks.begin(), spec.selection.picks.end(), same))
+      differs += fmt::format("{}{} ({})", differs.empty() ? "" : ", ", pick.call.name,
+                             to_string(pick.call.problem.source));
+  }
+  if (differs.empty()) return std::string("none: the same rows and products would run at any level");
+  return fmt::format(
+      "prompt chunks take some 1.3x the time, 1.4x behind 2,048 tokens (CPU, 16 heads, 2026-11-30): at lower "
+      "levels "
+      "these calls run instead: {}",
+      differs);
+}
+
+void print_calls(const engine::EngineSpec& spec, const std::string& price) {
   for (const attention::Pick& pick : spec.selection.picks) {
     fmt::print("{:<16} {:>3} layers  {}\n", pick.call.name, pick.call.layers, pick.backend->name);
     for (const attention::Refusal& refusal : pick.refused) {
       fmt::print("    not {}: {}; {}\n", refusal.row, refusal.reason.text, refusal.reason.fix);
     }
   }
-  fmt::print("page size {}: {}\ndeterminism {}\n", spec.selection.page_size, spec.selection.page_because,
-             attention::to_string(spec.selection.determinism));
+  fmt::print("page size {}: {}\ndeterminism {}; its price: {}\n", spec.selection.page_size,
+             spec.selection.page_because, attention::to_string(spec.selection.determinism), price);
 }
 
 Status backends(const BackendsFlags& flags) {
@@ -112,14 +138,16 @@ Status backends(const BackendsFlags& flags) {
   QUIRE_TRY(model, model::read_spec(*checkpoint));
   QUIRE_TRY(spec, engine::resolve(flags.options, model, device, table));
   if (flags.explain) print_explanation(spec.trace, {});
+  QUIRE_TRY(price, price_of_level(spec, flags.options, model, device, table));
   if (!flags.json) {
-    print_calls(spec);
+    print_calls(spec, price);
     return {};
   }
   Json& calls = json["calls"] = Json::array();
   for (const attention::Pick& pick : spec.selection.picks) calls.push_back(call_to_json(pick));
   json["page_size"] = {{"value", spec.selection.page_size}, {"because", spec.selection.page_because}};
   json["determinism"] = attention::to_string(spec.selection.determinism);
+  json["determinism_price"] = price;
   fmt::print("{}\n", json.dump());
   return {};
 }
