@@ -235,7 +235,27 @@ class Refusals(unittest.TestCase):
         self.refused(2, "cpu", "run", model("llama"), "--attention-backend", "cpi", "--ids", 1)
         self.refused(2, "bf16", "run", model("llama"), "--kv-dtype", "bf61", "--ids", 1)
         self.refused(2, "cuda", "run", model("llama"), "--device", "cuda", "--ids", 1)
-        self.refused(2, "prefix-cache", "run", model("llama"), "--prefix-cache", "on", "--ids", 1)
+        self.refused(2, "legal: on, off", "run", model("llama"), "--prefix-cache", "maybe", "--ids", 1)
+        self.refused(2, "fcfs", "run", model("llama"), "--schedule", "fcsf", "--ids", 1)
+        self.refused(2, "lru", "run", model("llama"), "--cache-eviction", "lur", "--ids", 1)
+        self.refused(2, "63", "run", model("llama"), "--prompts", self.file('{"ids": [1], "priority": 64}\n'))
+
+    def test_prefixes_are_shared(self):
+        shared = list(range(3, 93))
+        lines = "".join(json.dumps({"ids": shared + [100 + i], "max_tokens": 4, "n": 2}) + "\n" for i in range(3))
+        answers = {}
+        for switch in ("on", "off"):
+            code, out, err = quire("run", model("llama"), "--prompts", self.file(lines), "--ignore-eos",
+                                   "--prefix-cache", switch, "--page-size", 64)
+            self.assertEqual(code, 0, err)
+            answers[switch] = [json.loads(line) for line in out.splitlines()]
+        on, off = answers["on"], answers["off"]
+        self.assertEqual([a["tokens"] for a in on], [a["tokens"] for a in off])
+        self.assertEqual([(a["index"], a["sample"]) for a in on], [(i, s) for i in range(3) for s in range(2)])
+        self.assertEqual([a["cached_tokens"] for a in on], [0, 90, 90, 90, 90, 90])
+        self.assertEqual({a["cached_tokens"] for a in off}, {0})
+        self.assertEqual({a["cache_miss"] for a in off}, {"off"})
+        self.assertEqual(on[0]["cache_miss"], "no_prefix")
         self.refused(2, "temperature", "run", model("llama"), "--temperature", "-1", "--ids", 1)
         self.refused(2, "unknown key", "run", model("llama"), "--ids", 1, "--config", self.file("page-sise = 3\n"))
 

@@ -230,5 +230,188 @@ TEST(Scheduler, GoesDownWithSequencesOnBoard) {
   EXPECT_TRUE(rig.pool->idle());
 }
 
+// ---- prefixes, policies, pace
+// ------------------------------------------------------------------------------
+
+using Tokens = std::vector<std::int32_t>;
+
+Tokens counting(std::int32_t begin, std::int32_t count) {
+  Tokens tokens;
+  for (std::int32_t t = 0; t < count; ++t) tokens.push_back(begin + t);
+  tokens.reserve(200);  // outputs follow, and the scheduler keeps the address
+  return tokens;
+}
+
+Status submit(Rig& rig, std::uint32_t id, const Tokens& prompt, int output, int priority = 0) {
+  return rig.scheduler->submit({.sequence = SequenceId{id},
+                                .prompt_tokens = static_cast<std::int32_t>(prompt.size()),
+                                .max_new_tokens = output,
+                                .tokens = prompt.data(),
+                                .priority = priority});
+}
+
+// Steps until nothing is left; the order in which sequences were admitted.
+std::vector<std::uint32_t> drain(Rig& rig, std::vector<Admission>* admissions = nullptr) {
+  std::vector<std::uint32_t> order;
+  for (int steps = 0; rig.scheduler->has_work(); ++steps) {
+    EXPECT_LT(steps, 1000);
+    const StepPlan* plan = rig.scheduler->plan();
+    for (const Admission& admission : plan->admitted) {
+      order.push_back(admission.sequence.value);
+      if (admissions != nullptr) admissions->push_back(admission);
+    }
+    rig.commit(*plan);
+  }
+  return order;
+}
+
+TEST(Scheduler, APromptInProgressIsWaitedForAndThenShared) {
+  SchedulerConfig config{.max_running = 4, .chunk_tokens = 40, .max_context = 100, .max_waiting = 10};
+  config.hold_tokens = 8;
+  Rig rig({kFull4}, 100, config);
+  const Tokens first = counting(0, 60);
+  Tokens second = counting(0, 58);
+  second[57] = 999;
+  const Tokens other = counting(500, 8);
+  ASSERT_TRUE(submit(rig, 1, first, 1).ok());
+  ASSERT_TRUE(submit(rig, 2, second, 1).ok());
+  ASSERT_TRUE(submit(rig, 3, other, 1).ok());
+  rig.commit(*rig.scheduler->plan());  // 40 tokens of 1
+  const StepPlan* plan = rig.scheduler->plan();
+  ASSERT_EQ(plan->admitted.size(), 1u);  // 2 is held, 3 overtakes it
+  EXPECT_EQ(plan->admitted[0].sequence, SequenceId{3});
+  rig.commit(*plan);
+  plan = rig.scheduler->plan();
+  ASSERT_EQ(plan->admitted.size(), 1u);
+  EXPECT_EQ(plan->admitted[0].cached_tokens, 57);
+  EXPECT_EQ(plan->rows.at(0).query_begin, 57);
+  EXPECT_EQ(plan->rows.at(0).query_count, 1);
+  rig.commit(*plan);
+  EXPECT_FALSE(rig.scheduler->has_work());
+}
+
+TEST(Scheduler, AHitInsideAPageIsACopyWhileItsOwnerRuns) {
+  Rig rig({kFull4}, 100, {.max_running = 4, .chunk_tokens = 40, .max_context = 100, .max_waiting = 10});
+  const Tokens first = counting(0, 10);
+  ASSERT_TRUE(submit(rig, 1, first, 5).ok());
+  const PageId tail = [&] {
+    const StepPlan* plan = rig.scheduler->plan();
+    rig.commit(*plan);
+    return rig.scheduler->table().row(plan->rows[0].slot, GroupId{0})[2];
+  }();
+  ASSERT_TRUE(submit(rig, 2, first, 5).ok());
+  const StepPlan* plan = rig.scheduler->plan();
+  ASSERT_EQ(plan->copies.size(), 1u);
+  EXPECT_EQ(plan->copies[0].from, tail);
+  EXPECT_EQ(plan->copies[0].tokens, 1);  // 9 of 10 tokens may hit
+  EXPECT_EQ(plan->admitted.at(0).cached_tokens, 9);
+  rig.scheduler->cancel(SequenceId{1});  // the source stays until the copy has run
+  EXPECT_GT(rig.pool->references(GroupId{0}, tail), 0);
+  rig.commit(*plan);
+  drain(rig);
+}
+
+TEST(Scheduler, PoliciesOrderTheQueue) {
+  const Tokens known = counting(0, 20);
+  const Tokens fresh = counting(300, 20);
+  const Tokens more = counting(0, 30);
+  const auto order = [&](Policy policy) {
+    SchedulerConfig config{.max_running = 1, .chunk_tokens = 40, .max_context = 100, .max_waiting = 10};
+    config.policy = policy;
+    Rig rig({kFull4}, 100, config);
+    EXPECT_TRUE(submit(rig, 1, known, 1).ok());
+    drain(rig);
+    EXPECT_TRUE(submit(rig, 2, fresh, 1, 0).ok());
+    EXPECT_TRUE(submit(rig, 3, more, 1, 1).ok());
+    EXPECT_TRUE(submit(rig, 4, fresh, 1, 5).ok());
+    return drain(rig);
+  };
+  EXPECT_EQ(order(Policy::fcfs), (std::vector<std::uint32_t>{2, 3, 4}));
+  EXPECT_EQ(order(Policy::longest_prefix), (std::vector<std::uint32_t>{3, 2, 4}));
+  EXPECT_EQ(order(Policy::priority), (std::vector<std::uint32_t>{4, 3, 2}));
+}
+
+TEST(Scheduler, WaitingCountsAsPriority) {
+  SchedulerConfig config{.max_running = 1, .chunk_tokens = 40, .max_context = 100, .max_waiting = 300};
+  config.policy = Policy::priority;
+  config.aging_plans = 10;
+  Rig rig({kFull4}, 100, config);
+  std::vector<Tokens> prompts(60, counting(0, 5));
+  ASSERT_TRUE(submit(rig, 1, prompts[0], 1, 0).ok());
+  std::uint32_t next = 2;
+  std::size_t before_1 = 0;
+  bool seen = false;
+  while (!seen && next < 60) {  // one of level 3 comes with every step
+    ASSERT_TRUE(submit(rig, next, prompts[next - 1], 1, 3).ok());
+    ++next;
+    const StepPlan* plan = rig.scheduler->plan();
+    for (const Admission& admission : plan->admitted) seen = seen || admission.sequence == SequenceId{1};
+    before_1 += seen ? 0 : 1;
+    rig.commit(*plan);
+  }
+  EXPECT_TRUE(seen);
+  EXPECT_GE(before_1, 29u);
+  EXPECT_LE(before_1, 32u);
+  drain(rig);
+}
+
+TEST(Scheduler, RetractionKeepsThePrefix) {
+  Rig rig({kFull4}, 9, {.max_running = 4, .chunk_tokens = 64, .max_context = 24, .max_waiting = 10});
+  Tokens one = counting(0, 7);
+  Tokens two = counting(100, 7);
+  ASSERT_TRUE(submit(rig, 1, one, 17).ok());
+  ASSERT_TRUE(submit(rig, 2, two, 15).ok());
+  std::vector<Admission> admissions;
+  for (int steps = 0; rig.scheduler->has_work(); ++steps) {
+    ASSERT_LT(steps, 200);
+    const StepPlan* plan = rig.scheduler->plan();
+    for (const Admission& admission : plan->admitted) admissions.push_back(admission);
+    for (const PlanRow& row : plan->rows)
+      if (row.yields_token) (row.sequence == SequenceId{1} ? one : two).push_back(row.output_index);
+    rig.commit(*plan);
+  }
+  ASSERT_GT(rig.scheduler->retractions(), 0);
+  ASSERT_GT(admissions.size(), 2u);
+  EXPECT_TRUE(admissions[2].resumed);
+  EXPECT_EQ(admissions[2].sequence, SequenceId{2});
+  EXPECT_GE(admissions[2].cached_tokens, 4);  // what was not needed for 1
+}
+
+TEST(Scheduler, DeadlinesAreKeptByTheCallersClock) {
+  Rig rig({kFull4}, 100, {.max_running = 1, .chunk_tokens = 40, .max_context = 100, .max_waiting = 10});
+  const Tokens prompt = counting(0, 8);
+  for (std::uint32_t id = 1; id <= 3; ++id) {
+    ASSERT_TRUE(rig.scheduler
+                    ->submit({.sequence = SequenceId{id},
+                              .prompt_tokens = 8,
+                              .max_new_tokens = 50,
+                              .tokens = prompt.data(),
+                              .deadline_us = id == 3 ? 0 : 100 * id})
+                    .ok());
+  }
+  rig.commit(*rig.scheduler->plan());
+  EXPECT_TRUE(rig.scheduler->expire(100).empty());
+  const auto first = rig.scheduler->expire(101);
+  EXPECT_EQ((std::vector<SequenceId>{first.begin(), first.end()}), (std::vector<SequenceId>{SequenceId{1}}));
+  EXPECT_EQ(rig.scheduler->expire(1000).size(), 1u);
+  EXPECT_TRUE(rig.scheduler->expire(10000).empty());
+  EXPECT_TRUE(rig.scheduler->is_live(SequenceId{3}));
+  rig.scheduler->cancel(SequenceId{3});
+  EXPECT_EQ(rig.scheduler->audit(), std::vector<std::string>());
+}
+
+TEST(Pacer, ChunksShrinkToTheTarget) {
+  Pacer pacer(10000);
+  EXPECT_EQ(pacer.chunk_tokens(4, 512), 512);  // nothing is known yet
+  for (int i = 0; i < 50; ++i) pacer.observe({.decode_rows = 4, .extend_tokens = 0, .us = 4000});
+  for (int i = 0; i < 50; ++i) pacer.observe({.decode_rows = 4, .extend_tokens = 100, .us = 4000 + 100 * 50});
+  EXPECT_NEAR(pacer.chunk_tokens(4, 512), 120, 1);
+  EXPECT_EQ(pacer.chunk_tokens(0, 512), 512);  // nobody waits for a token
+  EXPECT_EQ(pacer.chunk_tokens(4, 60), 60);
+  for (int i = 0; i < 50; ++i) pacer.observe({.decode_rows = 4, .extend_tokens = 0, .us = 20000});
+  EXPECT_EQ(pacer.chunk_tokens(4, 512), Pacer::kLeastTokens);
+  EXPECT_EQ(Pacer(0).chunk_tokens(4, 512), 512);
+}
+
 }  // namespace
 }  // namespace quire::scheduler

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <cstring>
 
 #include "ops/cpu/testing.h"
 #include "tensor/kv_format.h"
@@ -51,6 +53,11 @@ double element(const KvView& kv, bool is_k, std::int64_t slot, std::int64_t head
     default:
       return scale * fp8_e4m3_to_f32(*reinterpret_cast<const std::uint8_t*>(at));
   }
+}
+
+unsigned char& element_byte(const KvView& kv, std::int64_t page, std::int64_t head, std::int64_t token) {
+  return static_cast<unsigned char*>(
+      kv.k)[page * kv.k_stride.page + head * kv.k_stride.head + token * kv.k_stride.token];
 }
 
 double relative_of(DType type) {
@@ -205,6 +212,76 @@ TEST_P(Cache, LatentRowsAreWrittenAndGathered) {
     }
     EXPECT_TRUE(std::isnan(out[0])) << "written before the offset";
     EXPECT_TRUE(std::isnan(out[19 * dim])) << "written past the end";
+  }
+}
+
+// The first tokens of a page, K, V and scales, in one task and in terms of Stream::copy: the same bytes
+// change, and no others.
+TEST_P(Cache, PageCopyTakesTheFirstTokensOfAllLayers) {
+  constexpr std::int32_t kPage = 8;
+  constexpr std::int32_t kPages = 5;
+  for (const DType type : {DType::bf16, DType::fp8_e4m3}) {
+    for (const bool latent : {false, true}) {
+      for (const PageOrder order : {PageOrder::page_first, PageOrder::layer_first}) {
+        KvFormat format;
+        format.k_type = format.v_type = type;
+        format.scale = type == DType::fp8_e4m3 ? KvScaleKind::token_head : KvScaleKind::none;
+        const KvLayerShape shape{latent ? 1 : 3, 24, latent ? 16 : 24, latent};
+        Arena arena(shape, format, kPage, kPages, order);
+        for (std::size_t b = 0; b < arena.bytes.size(); ++b)
+          arena.bytes[b] = static_cast<unsigned char>(b * 31 + b / 251);
+        const std::vector<unsigned char> before = arena.bytes;
+        std::vector<PageCopyLayer> layers;
+        for (int l = 0; l < 2; ++l)
+          layers.push_back(
+              {arena.view(l, nullptr, nullptr), shape.kv_heads, shape.qk_dim, latent ? 0 : shape.v_dim});
+        const PageCopy copy{layers.data(), 2, 3, 1, 5};
+        Rig rig(GetParam(), 2);
+        rig.ops->page_copy(copy, *rig.stream);
+        rig.stream->synchronize();
+        const std::vector<unsigned char> once = arena.bytes;
+        arena.bytes = before;
+        rig.ops->Ops::page_copy(copy, *rig.stream);
+        rig.stream->synchronize();
+        EXPECT_EQ(arena.bytes, once);
+        std::size_t changed = 0;
+        for (std::size_t b = 0; b < once.size(); ++b) changed += once[b] != before[b] ? 1 : 0;
+        const std::size_t rows = latent ? 24 : 3 * (24 + 24);
+        const std::size_t scales = format.scale == KvScaleKind::none ? 0 : latent ? 4 : 3 * 2 * 4;
+        EXPECT_LE(changed, 2 * 5 * (rows * dtype_bytes(type) + scales));
+        for (const PageCopyLayer& layer : layers) {
+          for (std::int64_t t = 0; t < 5; ++t) {
+            for (std::int64_t h = 0; h < shape.kv_heads; ++h) {
+              EXPECT_EQ(std::memcmp(&element_byte(layer.kv, 1, h, t), &element_byte(layer.kv, 3, h, t),
+                                    24 * dtype_bytes(type)),
+                        0);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// The curve of docs/PREFIX_CACHE.md: pages of a model of 30 layers with 3 heads of 64 in bf16.
+TEST(PageCopyCurve, DISABLED_OneCopyByTokens) {
+  constexpr std::int32_t kPage = 256;
+  constexpr std::int32_t kPages = 64;
+  constexpr int kRounds = 400;
+  const std::vector<KvLayerShape> shapes(30, KvLayerShape{3, 64, 64, false});
+  const KvLayout layout = make_kv_layout(shapes, KvFormat{}, kPage, PageOrder::page_first, kPages).value();
+  std::vector<unsigned char> bytes(static_cast<std::size_t>(layout.page_stride() * kPages), 1);
+  std::vector<PageCopyLayer> layers;
+  for (int l = 0; l < 30; ++l) layers.push_back({layout.view(bytes.data(), l, nullptr, nullptr), 3, 64, 64});
+  Rig rig(levels().back(), 2);
+  for (std::int32_t tokens = 1; tokens <= kPage; tokens *= 2) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::uint32_t i = 0; i < kRounds; ++i) {
+      rig.ops->page_copy({layers.data(), 30, i * 7 % kPages, (i * 7 + 3) % kPages, tokens}, *rig.stream);
+      rig.stream->synchronize();
+    }
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+    std::printf("  %3d tokens: %.1f us\n", tokens, took.count() / kRounds);
   }
 }
 
