@@ -12,11 +12,11 @@ FAULTS = "aborts=0.05,refusals=0.05,slow=0.05"
 # queues grow, to about the same length whatever REQUESTS is, and pools run full.
 RUNS = [
     (0.4, "mix", 60, "output=60", "--page-size 16 --kv-tokens 60000"),
-    (0.2, "bursts", 60, "output=60", "--page-size 64 --kv-tokens 20000 --policy longest_prefix"),
-    (0.1, "chat", 20, "output=60", "--page-size 256 --kv-tokens 30000 --policy priority --eviction priority"),
-    (0.1, "agents", 20, "output=60", "--page-size 7 --kv-tokens 9000 --groups full,window:500 --eviction lfu"),
+    (0.2, "bursts", 60, "output=60", "--page-size 64 --kv-tokens 20000 --schedule longest_prefix"),
+    (0.1, "chat", 20, "output=60", "--page-size 256 --kv-tokens 30000 --schedule priority --cache-eviction priority"),
+    (0.1, "agents", 20, "output=60", "--page-size 7 --kv-tokens 9000 --groups full,window:500 --cache-eviction lfu"),
     (0.1, "shared", 20, "output=300", "--page-size 16 --kv-tokens 8000 --max-running 8 --overlap off"),
-    (0.1, "mix", 20, "output=200", "--page-size 1 --kv-tokens 6000 --chunk-tokens 100 --eviction fifo --target-itl-ms 40"),
+    (0.1, "mix", 20, "output=200", "--page-size 1 --kv-tokens 6000 --chunk-tokens 100 --cache-eviction fifo --target-itl 40"),
 ]
 
 

@@ -307,7 +307,7 @@ std::vector<Command> make_bench(CLI::App& root) {
       .number("--context", &request.context, 2, 1 << 17, "tokens of each prompt")
       .number("--page-size", &request.page_tokens, 1, 256, "tokens per KV page")
       .number("--steps", &request.steps, 1, 100000, "steps measured of each kind")
-      .text("--policy", &of_scheduler->policy, "fcfs, longest_prefix or priority")
+      .text("--schedule", &of_scheduler->policy, "fcfs, longest_prefix or priority")
       .json(&of_scheduler->json);
 
   return {{&device_command.app(), of_device->settings, [of_device] { return device(*of_device); }},

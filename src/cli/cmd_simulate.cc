@@ -29,16 +29,12 @@ struct Simulate {
   std::string synthetic;
   std::string calibration;
   std::string groups = "full";
-  std::string policy = "fcfs";
-  std::string eviction = "lru";
   std::string write_trace;
   std::string shrink;
   std::uint64_t seed = 1;
   std::int32_t kv_tokens = 0;
-  std::int32_t max_waiting = 0;
   std::int32_t client_buffer = 64;
   std::int32_t copy_min_tokens = 1;
-  std::int32_t target_itl_ms = 0;
   std::int32_t audit_every = 1000;
   bool json = false;
   Options options;
@@ -92,11 +88,12 @@ Result<simulate::SimulationConfig> config_of(const Simulate& run) {
   config.scheduler.max_running = or_else(run.options.max_running, 64);
   config.scheduler.chunk_tokens = or_else(run.options.chunk_tokens, 2048);
   config.scheduler.max_context = or_else(run.options.max_context, 1 << 17);
-  config.scheduler.max_waiting = or_else(run.max_waiting, 1 << 20);
-  QUIRE_TRY(policy, parse_policy(run.policy));
+  config.scheduler.max_waiting = or_else(run.options.max_waiting, 1 << 20);
+  QUIRE_TRY(policy, parse_policy(run.options.schedule.empty() ? "fcfs" : run.options.schedule));
   config.scheduler.policy = policy;
-  config.scheduler.target_step_us = std::int64_t{run.target_itl_ms} * 1000;
-  QUIRE_TRY(eviction, parse_eviction(run.eviction));
+  config.scheduler.target_step_us = static_cast<std::int64_t>(run.options.target_itl_ms * 1e3f);
+  QUIRE_TRY(eviction,
+            parse_eviction(run.options.cache_eviction.empty() ? "lru" : run.options.cache_eviction));
   config.scheduler.cache.policy = eviction;
   config.scheduler.cache.copy_min_tokens = run.copy_min_tokens;
   if (!run.options.prefix_cache.empty() && run.options.prefix_cache != "on" &&
@@ -214,14 +211,9 @@ void add_settings(Simulate* run) {
                       .show = [run] { return std::to_string(run->seed); }});
   text("calibration", "FILE", "device model from `quire bench step --chunk ... --json`", &run->calibration);
   text("groups", "LIST", "KV groups: full, window:TOKENS, chunk:TOKENS; default full", &run->groups);
-  text("policy", "NAME", "fcfs, longest_prefix or priority; default fcfs", &run->policy);
-  text("eviction", "NAME", "lru, lfu, fifo or priority; default lru", &run->eviction);
   count("copy-min-tokens", "fewer tokens of a page are computed again, not copied; default 1",
         &run->copy_min_tokens, 1, 256);
-  count("target-itl-ms", "steps with decodes aim to take no longer; default 0: no target",
-        &run->target_itl_ms, 0, 1 << 20);
   count("kv-tokens", "capacity of the KV cache in tokens; default 131072", &run->kv_tokens, 1, 1 << 30);
-  count("max-waiting", "length of the queue", &run->max_waiting, 1, 1 << 30);
   count("client-buffer", "unread tokens with which a slow client is dropped; default 64", &run->client_buffer,
         0, 1 << 30);
   count("audit-every", "steps between full audits; default 1000, 0: only at the end", &run->audit_every, 0,
@@ -242,8 +234,9 @@ Command make_simulate(CLI::App& root) {
       .text("--shrink", &run->shrink, "if the run fails: the smallest trace that does, to this file")
       .json(&run->json);
   add_settings(run.get());
-  constexpr std::string_view kEngine[] = {"page-size",    "max-running",  "max-context",
-                                          "chunk-tokens", "prefix-cache", "overlap"};
+  constexpr std::string_view kEngine[] = {"page-size",    "max-running",    "max-context", "chunk-tokens",
+                                          "prefix-cache", "cache-eviction", "schedule",    "max-waiting",
+                                          "target-itl",   "overlap"};
   add_engine_settings(*run->settings, &run->options, kEngine);
   return {&command.app(), run->settings, [run] { return run_command(*run); }};
 }
