@@ -77,7 +77,11 @@ if [ "${1:-}" != quick ]; then
   # preset come from the compiler cache of the first.
   if have_nvcc >/dev/null; then
     part "build cuda" build cuda "quire device_tests quire_platform_cuda_test"
-    part "machine code" python3 tools/check_sass.py build/cuda/quire
+    if command -v cuobjdump >/dev/null || [ -x /usr/local/cuda/bin/cuobjdump ]; then
+      part "machine code" python3 tools/check_sass.py build/cuda/quire
+    else
+      echo "skipped  machine code: the toolkit here has no cuobjdump"
+    fi
     suite cuda -R 'device|platform_cuda'
   else
     echo "skipped  build cuda: no nvcc here (set CUDA_HOME)"

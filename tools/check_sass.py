@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Reads the machine code of a CUDA program and checks what its hot kernels must be made of.
 
-usage: check_sass.py PROGRAM_OR_OBJECT...     prints one line per rule and every violation; exit code 1 if there is one
+usage: check_sass.py PROGRAM_OR_OBJECT...     prints one line per rule and every violation; exit code 1 if there is one,
+                                              77 where no cuobjdump is (PATH, then the toolkit)
 
 A rule names kernels by a part of their name. `needs`: instructions of which each must have at least one (tensor-core
 products, 16-byte loads). `no_local`: no load or store of local memory, which is where spilled registers and arrays
@@ -24,6 +25,7 @@ RULES = [
     ("norms", r"rms_norm_kernel", [], False),
     ("rope and KV write", r"rope_kernel", [], False),
 ]
+CUOBJDUMP = shutil.which("cuobjdump") or shutil.which("cuobjdump", path="/usr/local/cuda/bin")
 FUNCTION = re.compile(r"^\s*Function : (\S+)")
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(.*?);")
 LOCAL = re.compile(r"\b(LDL|STL)\b")
@@ -32,8 +34,7 @@ LOCAL = re.compile(r"\b(LDL|STL)\b")
 def kernels_of(path):
     """{name: (instructions, local accesses, {needed pattern: seen})} of every kernel in the file."""
     found = {}
-    cuobjdump = shutil.which("cuobjdump") or "/usr/local/cuda/bin/cuobjdump"
-    process = subprocess.Popen([cuobjdump, "--dump-sass", path], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([CUOBJDUMP, "--dump-sass", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     patterns = {p: re.compile(p) for rule in RULES for p in rule[2]}
     current = None
     for line in process.stdout:
@@ -73,6 +74,9 @@ def check(kernels):
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
+    if CUOBJDUMP is None:
+        print("skipped: no cuobjdump on PATH or in the toolkit")
+        return 77
     kernels = {}
     for path in sys.argv[1:]:
         kernels.update(kernels_of(path))
