@@ -1,7 +1,8 @@
 // Ops: everything a forward pass does besides attention. One implementation per platform (ops/cpu/, ...);
 // all work is put on a stream, nothing is computed on return, nothing allocates after make_ops.
 //
-// Views are device memory. Activations are float32 on the CPU ([rows, cols], rows may be strided). Every
+// Views are device memory ([rows, cols], rows may be strided). Activations are float32 on the CPU, float32 or
+// bf16 (by the view's dtype, mixed at will) on a CUDA device; norms, biases and scales are float32. Every
 // struct is plain data captured by value, so a recorded call replays over the same addresses: row counts
 // are part of the recording (a bucket), lengths and tokens are read on the device.
 // Rows do not depend on their number: at level schedule_invariant the bits of a row of any output depend
@@ -186,7 +187,7 @@ struct RopeAndKvWrite {
   KvView kv;
 };
 
-// out[i] = the cache row of key key_begin[s] + i (decoded to float32), for sequence s and i in [0, key_end -
+// out[i] = the cache row of key key_begin[s] + i (decoded to out_type), for sequence s and i in [0, key_end -
 // key_begin): gathers a stretch of a latent prefix. Sequence s writes from token row out_offsets[s] on.
 struct KvGather {
   KvView kv;
@@ -197,7 +198,8 @@ struct KvGather {
   const std::int32_t* key_begin = nullptr;    // [batch]
   const std::int32_t* key_end = nullptr;      // [batch]
   const std::int64_t* out_offsets = nullptr;  // [batch]
-  float* out = nullptr;                       // [*, dim] dense
+  void* out = nullptr;                        // [*, dim] dense
+  DType out_type = DType::f32;                // f32 on the CPU; bf16 and f16 too on a CUDA device
 };
 
 // The first `tokens` tokens of page `from` of a KV group, to page `to`: K, V and scales of all its layers.
@@ -283,7 +285,8 @@ struct SamplingParams {
 };
 // Order: penalties, bias, temperature, top-k, top-p, min-p, draw (Philox4x32-10 keyed by seed, sequence
 // index, token index = length - prompt_length + ...: the number of tokens sampled before). Writes the token
-// to out_token[i], to last_token[slot] and to history[slot][length + q_len]. Logits are changed in place.
+// to out_token[i], to last_token[slot] and to history[slot][length + q_len]. Logits may be
+// changed in place.
 // A row whose logits hold NaN or +inf, or nothing but -inf, has no next token: out_token[i] is -1, and the
 // state gets token 0, so that a step already on its way reads a legal one.
 struct Sample {

@@ -50,6 +50,8 @@ struct WeightView {
   std::int64_t row_bytes = 0;
   std::int64_t experts = 1;
   std::int64_t expert_bytes = 0;
+  // fp8_e4m3: one factor per row of every expert, [experts, rows]; null: 1. Other formats keep theirs inside.
+  const float* row_scale = nullptr;
 
   bool empty() const { return data == nullptr; }
   WeightView expert(std::int64_t index) const {
@@ -57,6 +59,7 @@ struct WeightView {
     view.data = static_cast<const char*>(data) + index * expert_bytes;
     view.experts = 1;
     view.expert_bytes = 0;
+    if (row_scale != nullptr) view.row_scale = row_scale + index * rows;
     return view;
   }
 };

@@ -179,11 +179,12 @@ void CpuOps::rope_and_kv_write(const RopeAndKvWrite& args, platform::Stream& str
 }
 
 void CpuOps::kv_gather(const KvGather& args, platform::Stream& stream) {
-  QUIRE_CHECK(args.kv.page_size > 0 && args.dim > 0, "page size {} dim {}", args.kv.page_size, args.dim);
+  QUIRE_CHECK(args.kv.page_size > 0 && args.dim > 0 && args.out_type == DType::f32,
+              "page size {} dim {} to {}", args.kv.page_size, args.dim, to_string(args.out_type));
   platform::cpu::as_cpu(stream).enqueue([args](Team& team) {
     for (std::int32_t s = 0; s < args.batch; ++s) {
       const std::int64_t begin = args.key_begin[s], count = std::max(0, args.key_end[s] - args.key_begin[s]);
-      float* out = args.out + args.out_offsets[s] * args.dim;
+      float* out = static_cast<float*>(args.out) + args.out_offsets[s] * args.dim;
       for_rows(team, count, args.dim,
                [&](std::int64_t i, int) { gather_key(args, s, begin + i, out + i * args.dim); });
     }

@@ -1,0 +1,268 @@
+// Rotation, the optional norms per head, and the KV cache: written in its format, gathered back, rows and
+// pages moved.
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/launch.cuh"
+
+namespace quire::ops::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kMostDim = 1024;  // of a head
+constexpr int kMostPairs = kMostDim / 64;
+
+// K or V of one cache: where its rows and its scales lie.
+struct Side {
+  char* data;
+  KvStrides stride;
+  DType type;
+  const float* scale;
+};
+
+struct RopeArgs {
+  Rows q, k, v;
+  const float* q_norm;
+  const float* k_norm;
+  float eps;
+  const float* cos_sin;
+  std::int32_t rotary, q_offset, k_offset;
+  bool interleaved;
+  const std::int64_t* write_slot;
+  Side k_side, v_side;
+  KvStrides scale_stride;
+  KvScaleKind scale;
+  std::int32_t page_size;
+  std::int64_t items;  // rows * (q heads + k heads + v heads)
+};
+
+__device__ __forceinline__ float* scale_address(const Side& side, const KvStrides& stride, std::int64_t page,
+                                                std::int64_t token, std::int64_t head) {
+  const char* at =
+      reinterpret_cast<const char*>(side.scale) + page * stride.page + head * stride.head + token * stride.token;
+  return const_cast<float*>(reinterpret_cast<const float*>(at));
+}
+
+// Two neighbours of a head.
+__device__ __forceinline__ float2 load_pair(const char* head, DType type, int pair) {
+  if (type == DType::f32) return reinterpret_cast<const float2*>(head)[pair];
+  if (type == DType::bf16) return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(head)[pair]);
+  return __half22float2(reinterpret_cast<const __half2*>(head)[pair]);
+}
+__device__ __forceinline__ void store_pair(char* head, DType type, int pair, float2 x) {
+  if (type == DType::f32) {
+    reinterpret_cast<float2*>(head)[pair] = x;
+  } else if (type == DType::bf16) {
+    reinterpret_cast<__nv_bfloat162*>(head)[pair] = __float22bfloat162_rn(x);
+  } else if (type == DType::f16) {
+    reinterpret_cast<__half2*>(head)[pair] = __float22half2_rn(x);
+  } else {
+    const auto both = static_cast<std::uint16_t>(float_to_fp8(x.x) | float_to_fp8(x.y) << 8);
+    reinterpret_cast<std::uint16_t*>(head)[pair] = both;
+  }
+}
+
+// Writes one head to its place, as saturate(x / scale).
+__device__ void write_head(const RopeArgs& a, const Side& side, std::int64_t slot, std::int64_t head,
+                           const float2 (&x)[kMostPairs], int pairs, int lane) {
+  const std::int64_t page = slot / a.page_size, token = slot % a.page_size;
+  float scale = 1.0f;
+  if (a.scale == KvScaleKind::tensor && side.scale) scale = side.scale[0];
+  if (a.scale == KvScaleKind::layer_head) scale = side.scale[head];
+  if (a.scale == KvScaleKind::token_head) {
+    float largest = 0.0f;
+#pragma unroll
+    for (int p = 0; p < kMostPairs; ++p) {
+      if (p * 32 + lane < pairs) largest = fmaxf(largest, fmaxf(fabsf(x[p].x), fabsf(x[p].y)));
+    }
+    largest = warp_max(largest);
+    scale = largest > 0.0f ? largest / kFp8E4m3Max : 1.0f;
+    if (lane == 0) *scale_address(side, a.scale_stride, page, token, head) = scale;
+  }
+  char* row = side.data + page * side.stride.page + head * side.stride.head + token * side.stride.token;
+#pragma unroll
+  for (int p = 0; p < kMostPairs; ++p) {
+    const int pair = p * 32 + lane;
+    if (pair >= pairs) break;
+    const float2 y = side.type == DType::fp8_e4m3 ? make_float2(x[p].x / scale, x[p].y / scale) : x[p];
+    store_pair(row, side.type, pair, y);
+  }
+}
+
+// One warp per head of a row: norm, rotation, back to where it was, and to the cache. Rotation by halves
+// exchanges values between lanes through the warp's own shared memory.
+__global__ void __launch_bounds__(kWarps * 32) rope_kernel(const __grid_constant__ RopeArgs a) {
+  __shared__ float exchange[kWarps][kMostDim];
+  begin_kernel();
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const std::int64_t item = std::int64_t{blockIdx.x} * kWarps + warp;
+  if (item >= a.items) return;
+  const int q_heads = a.q.data ? a.q.heads : 0, k_heads = a.k.data ? a.k.heads : 0;
+  const int per_row = q_heads + k_heads + (a.v.data ? a.v.heads : 0);
+  const std::int64_t row = item / per_row;
+  int head = static_cast<int>(item % per_row);
+  const bool is_q = head < q_heads, is_v = head >= q_heads + k_heads;
+  if (!is_q) head -= q_heads;
+  if (is_v) head -= k_heads;
+  const Rows& rows = is_q ? a.q : is_v ? a.v : a.k;
+  const float* norm = is_v ? nullptr : is_q ? a.q_norm : a.k_norm;
+  const int offset = is_q ? a.q_offset : a.k_offset;
+  const int pairs = rows.n / 2;
+  char* x = head_at(rows, row, head);
+  float2 value[kMostPairs];
+  float squares = 0.0f;
+#pragma unroll
+  for (int p = 0; p < kMostPairs; ++p) {
+    const int pair = p * 32 + lane;
+    if (pair >= pairs) break;
+    value[p] = load_pair(x, rows.type, pair);
+    squares += value[p].x * value[p].x + value[p].y * value[p].y;
+  }
+  if (norm) {
+    const float factor = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(rows.n) + a.eps);
+#pragma unroll
+    for (int p = 0; p < kMostPairs; ++p) {
+      const int pair = p * 32 + lane;
+      if (pair >= pairs) break;
+      value[p].x *= factor * norm[2 * pair];
+      value[p].y *= factor * norm[2 * pair + 1];
+    }
+  }
+  const bool rotate = !is_v && a.cos_sin;
+  if (rotate) {
+    const int half = a.rotary / 2;
+    const float* cosine = a.cos_sin + row * a.rotary;
+    const float* sine = cosine + half;
+    float* shared = exchange[warp];
+    if (!a.interleaved) {
+#pragma unroll
+      for (int p = 0; p < kMostPairs; ++p) {
+        const int pair = p * 32 + lane;
+        if (pair >= pairs) break;
+        *reinterpret_cast<float2*>(shared + 2 * pair) = value[p];
+      }
+      __syncwarp();
+    }
+#pragma unroll
+    for (int p = 0; p < kMostPairs; ++p) {
+      const int pair = p * 32 + lane;
+      if (pair >= pairs) break;
+      const int at = 2 * pair - offset;  // of the rotated stretch; offset and rotary are even
+      if (at < 0 || at >= a.rotary) continue;
+      const float2 old = value[p];
+      if (a.interleaved) {
+        const float c = cosine[at / 2], s = sine[at / 2];
+        value[p] = make_float2(old.x * c - old.y * s, old.y * c + old.x * s);
+        continue;
+      }
+      const auto turned = [&](int i, float mine) {
+        const int angle = i < half ? i : i - half;
+        const float other = shared[offset + (i < half ? i + half : i - half)];
+        return i < half ? mine * cosine[angle] - other * sine[angle] : mine * cosine[angle] + other * sine[angle];
+      };
+      value[p] = make_float2(turned(at, old.x), turned(at + 1, old.y));
+    }
+  }
+  if (norm || rotate) {
+#pragma unroll
+    for (int p = 0; p < kMostPairs; ++p) {
+      const int pair = p * 32 + lane;
+      if (pair >= pairs) break;
+      store_pair(x, rows.type, pair, value[p]);
+    }
+  }
+  if (is_q || !a.k_side.data) return;
+  write_head(a, is_v ? a.v_side : a.k_side, a.write_slot[row], head, value, pairs, lane);
+}
+
+// ---- kv_gather ----
+
+struct GatherArgs {
+  KvGather a;
+  Side side;
+};
+
+// Blocks (x: stretch of keys, y: sequence); one warp per key.
+__global__ void __launch_bounds__(256) kv_gather_kernel(const __grid_constant__ GatherArgs args) {
+  begin_kernel();
+  const KvGather& a = args.a;
+  const Side& side = args.side;
+  const auto s = static_cast<std::int64_t>(blockIdx.y);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const std::int32_t begin = a.key_begin[s], end = a.key_end[s];
+  for (std::int32_t key = begin + static_cast<std::int32_t>(blockIdx.x * 8 + threadIdx.x / 32); key < end;
+       key += static_cast<std::int32_t>(gridDim.x) * 8) {
+    const std::int64_t page = a.block_table[s * a.table_stride + key / a.kv.page_size];
+    const std::int64_t token = key % a.kv.page_size;
+    float scale = 1.0f;
+    if (a.kv.format.scale == KvScaleKind::tensor && side.scale) scale = side.scale[0];
+    if (a.kv.format.scale == KvScaleKind::layer_head) scale = side.scale[0];
+    if (a.kv.format.scale == KvScaleKind::token_head)
+      scale = *scale_address(side, a.kv.scale_stride, page, token, 0);
+    const char* row = side.data + page * side.stride.page + token * side.stride.token;
+    char* out = static_cast<char*>(a.out) +
+                (a.out_offsets[s] + key - begin) * a.dim * static_cast<std::int64_t>(element_bytes(a.out_type));
+    for (int i = lane; i < a.dim; i += 32) {
+      const float x = load_one(row, side.type, i);
+      store_one(out, a.out_type, i, side.type == DType::fp8_e4m3 ? x * scale : x);
+    }
+  }
+}
+
+Side side_of(void* data, const KvStrides& stride, DType type, const float* scale) {
+  return {static_cast<char*>(data), stride, type, scale};
+}
+
+bool fits(const TensorView& x, std::int32_t offset, std::int32_t rotary) {
+  if (!x.data) return true;
+  const bool even = x.shape[2] % 2 == 0 && x.stride[0] % 2 == 0 && x.stride[1] % 2 == 0 &&
+                    reinterpret_cast<std::uintptr_t>(x.data) % (2 * dtype_bytes(x.dtype)) == 0;
+  return is_heads(x) && even && x.shape[2] <= kMostDim && offset >= 0 && offset % 2 == 0 &&
+         offset + rotary <= x.shape[2];
+}
+
+}  // namespace
+
+void CudaOps::rope_and_kv_write(const RopeAndKvWrite& args, platform::Stream& stream) {
+  const std::int32_t rotary = args.cos_sin ? args.rotary_dim : 0;
+  QUIRE_CHECK(rotary % 2 == 0 && fits(args.q, args.q_rope_offset, rotary) &&
+                  fits(args.k, args.k_rope_offset, rotary) && fits(args.v, 0, 0),
+              "rotary {} at {} and {} in heads of {}, {} and {}", rotary, args.q_rope_offset,
+              args.k_rope_offset, args.q.shape[2], args.k.shape[2], args.v.shape[2]);
+  QUIRE_CHECK(
+      !args.kv.k || (args.write_slot && args.kv.page_size > 0 && args.kv.format.packing == KvPacking::plain &&
+                     args.kv.format.section_count == 0 && args.kv.format.scale != KvScaleKind::block),
+      "page size {} sections {}", args.kv.page_size, args.kv.format.section_count);
+  RopeArgs a{};
+  a.items = 0;
+  const std::int64_t rows = args.q.data ? args.q.rows() : args.k.rows();
+  // V is only written, so without a cache there is nothing to do for it.
+  if (args.q.data) a.q = rows_of(args.q), a.items += rows * args.q.shape[1];
+  if (args.k.data) a.k = rows_of(args.k), a.items += rows * args.k.shape[1];
+  if (args.v.data && args.kv.k) a.v = rows_of(args.v), a.items += rows * args.v.shape[1];
+  a.q_norm = args.q_norm;
+  a.k_norm = args.k_norm;
+  a.eps = args.norm_eps;
+  a.cos_sin = args.cos_sin;
+  a.rotary = rotary;
+  a.q_offset = args.q_rope_offset;
+  a.k_offset = args.k_rope_offset;
+  a.interleaved = args.interleaved;
+  a.write_slot = args.write_slot;
+  a.k_side = side_of(args.kv.k, args.kv.k_stride, args.kv.format.k_type, args.kv.k_scale);
+  a.v_side = side_of(args.kv.v, args.kv.v_stride, args.kv.format.v_type, args.kv.v_scale);
+  a.scale_stride = args.kv.scale_stride;
+  a.scale = args.kv.format.scale;
+  a.page_size = args.kv.page_size;
+  launch(stream, rope_kernel, dim3(blocks_for(a.items, kWarps)), dim3(kWarps * 32), 0, 1, a);
+}
+
+void CudaOps::kv_gather(const KvGather& args, platform::Stream& stream) {
+  QUIRE_CHECK(args.kv.page_size > 0 && args.dim > 0 &&
+                  (args.out_type == DType::f32 || args.out_type == DType::bf16 || args.out_type == DType::f16),
+              "page size {} dim {} to {}", args.kv.page_size, args.dim, to_string(args.out_type));
+  GatherArgs a{args, side_of(args.kv.k, args.kv.k_stride, args.kv.format.k_type, args.kv.k_scale)};
+  // How many keys there are is known on the device only: a full wave of blocks walks over them.
+  const auto blocks = static_cast<unsigned>(std::max(1, 4 * multiprocessors_ / std::max(1, args.batch)));
+  launch(stream, kv_gather_kernel, dim3(blocks, static_cast<unsigned>(args.batch)), dim3(256), 0, 1, a);
+}
+
+}  // namespace quire::ops::cuda

@@ -1,0 +1,56 @@
+// The memory that ops use between the start and the end of one call. Calls run one after another on the
+// stream, so all of them share the same bytes; cuBLASLt has a part of its own.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ops/ops.h"
+
+namespace quire::ops::cuda {
+
+inline std::int64_t align256(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// What cuBLASLt is offered; its heuristics for this chip use up to 32 MiB.
+inline constexpr std::int64_t kBlasBytes = std::int64_t{32} << 20;
+// Weights that are expanded to bf16 on their way to cuBLASLt pass through in panels of this size.
+inline constexpr std::int64_t kPanelBytes = std::int64_t{64} << 20;
+
+class Workspace {
+ public:
+  Workspace() = default;
+  Workspace(void* data, std::int64_t bytes, const OpsLimits& limits)
+      : data_(static_cast<char*>(data)), bytes_(bytes), limits_(limits) {}
+  const OpsLimits& limits() const { return limits_; }
+  void* blas() const { return data_; }
+  char* scratch() const { return data_ + kBlasBytes; }
+  std::int64_t scratch_bytes() const { return bytes_ - kBlasBytes; }
+
+ private:
+  char* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+  OpsLimits limits_;
+};
+
+// Hands out pieces of the scratch one after another, aligned to 256 bytes. With a null base it only counts.
+class Carver {
+ public:
+  explicit Carver(char* base) : base_(base) {}
+  template <class T>
+  T* take(std::int64_t count) {
+    char* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += align256(count * static_cast<std::int64_t>(sizeof(T)));
+    return reinterpret_cast<T*>(at);
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  char* base_;
+  std::int64_t used_ = 0;
+};
+
+// What each part of CudaOps needs of the scratch.
+std::int64_t linear_workspace_bytes(const OpsLimits& limits);
+std::int64_t moe_workspace_bytes(const OpsLimits& limits);
+
+}  // namespace quire::ops::cuda
