@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/cpu/philox.h"
+#include "ops/philox.h"
 
 namespace quire::ops::cpu {
 namespace {

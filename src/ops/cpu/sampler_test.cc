@@ -7,7 +7,7 @@
 #include <map>
 #include <numeric>
 
-#include "ops/cpu/philox.h"
+#include "ops/philox.h"
 #include "ops/cpu/testing.h"
 
 namespace quire::ops::cpu {

@@ -38,8 +38,9 @@ class Blas {
   const std::string& missing() const { return missing_; }
   // Whether cuBLASLt is there and takes the operands' places and strides.
   bool takes(const BlasProduct& product) const;
-  // REQUIRES: takes(product). `workspace`: workspace_bytes that no other call uses meanwhile.
-  void multiply(const BlasProduct& product, void* workspace, std::int64_t workspace_bytes,
+  // False, and nothing done, when cuBLASLt has no kernel for it (some types have none with a bias). REQUIRES:
+  // takes(product). `workspace`: workspace_bytes that no other call uses meanwhile.
+  bool multiply(const BlasProduct& product, void* workspace, std::int64_t workspace_bytes,
                 platform::Stream& stream);
 
  private:
@@ -63,12 +64,13 @@ class Blas {
   };
   struct Choice {
     Key key;
+    bool found = false;
     cublasLtMatmulAlgo_t algo;
   };
   struct Operation;
 
   void prepare(const BlasProduct& product, std::int64_t rows, Operation& operation) const;
-  const cublasLtMatmulAlgo_t& choose(const BlasProduct& product, std::int64_t workspace_bytes);
+  const Choice& choose(const BlasProduct& product, std::int64_t workspace_bytes);
 
   static constexpr std::size_t kChoices = 1024;
   std::string missing_;

@@ -45,7 +45,16 @@ class CudaOps final : public Ops {
   void score(const Score& args, platform::Stream& stream) override;
 
  private:
+  TensorView operand(const TensorView& x, DType type, void* place, platform::Stream& stream);
+  void multiply_many(const TensorView& x, const LinearTarget& target, void* bias_place, char* panel,
+                     platform::Stream& stream);
+  const void* bias_of(const LinearTarget& target, void* place, platform::Stream& stream);
+  void add_bias(const TensorView& y, const float* bias, platform::Stream& stream);
+  // Weights of any format as dense bf16 rows, times their scales.
+  void expand(const WeightView& weight, const float* row_scale, void* target, platform::Stream& stream);
+
   std::string name_;
+  int arch_ = 0;
   int multiprocessors_ = 0;
   Blas blas_;
   Workspace workspace_;

@@ -104,6 +104,19 @@ __global__ void __launch_bounds__(256)
   store8(item_at(y, blockIdx.x), y.type, y.vector, i, y.n, v);
 }
 
+__global__ void __launch_bounds__(256) add_bias_kernel(Rows y, const float* bias) {
+  begin_kernel();
+  const std::int64_t i = (std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * 8;
+  if (i >= y.n) return;
+  char* row = item_at(y, blockIdx.x);
+  float v[8], b[8];
+  load8(row, y.type, y.vector, i, y.n, v);
+  load8(reinterpret_cast<const char*>(bias), DType::f32, false, i, y.n, b);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) v[j] += b[j];
+  store8(row, y.type, y.vector, i, y.n, v);
+}
+
 __global__ void __launch_bounds__(128) rope_angles_kernel(RopeAngles a) {
   begin_kernel();
   const int half = a.rotary_dim / 2;
@@ -143,6 +156,7 @@ DType dtype_of(WeightFormat format) {
       break;
   }
   QUIRE_CHECK(false, "weights of format {} on a CUDA device", weight_format_info(format).name);
+  return DType::f32;
 }
 
 }  // namespace
@@ -188,6 +202,21 @@ void CudaOps::rope_angles(const RopeAngles& args, platform::Stream& stream) {
   QUIRE_CHECK(args.rotary_dim > 0 && args.rotary_dim % 2 == 0, "rotary_dim={}", args.rotary_dim);
   launch(stream, rope_angles_kernel, dim3(blocks_for(args.rows * (args.rotary_dim / 2), 128)), dim3(128), 0, 1,
          args);
+}
+
+void CudaOps::add_bias(const TensorView& y, const float* bias, platform::Stream& stream) {
+  const unsigned threads = threads_for(y.cols(), 256);
+  launch(stream, add_bias_kernel, grid_for(y.rows(), y.cols(), threads), dim3(threads), 0, 1, rows_of(y), bias);
+}
+
+void CudaOps::expand(const WeightView& weight, const float* row_scale, void* target, platform::Stream& stream) {
+  const DType type = dtype_of(weight.format);
+  const TensorView from = TensorView::matrix(const_cast<void*>(weight.data), type, weight.rows, weight.cols,
+                                             weight.row_bytes / static_cast<std::int64_t>(dtype_bytes(type)));
+  const TensorView to = TensorView::matrix(target, DType::bf16, weight.rows, weight.cols);
+  const unsigned threads = threads_for(weight.cols, 256);
+  launch(stream, copy_kernel, grid_for(weight.rows, weight.cols, threads), dim3(threads), 0, 1, rows_of(from),
+         rows_of(to), nullptr, std::int64_t{0}, 1.0f, row_scale);
 }
 
 void CudaOps::embed(const Embed& args, platform::Stream& stream) {

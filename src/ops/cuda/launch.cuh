@@ -31,6 +31,9 @@ void launch(platform::Stream& stream, void (*kernel)(Params...), dim3 grid, dim3
   QUIRE_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
+// Dynamic shared memory that a block of sm_90 can have.
+inline constexpr std::size_t kMostShared = 227 << 10;
+
 // Lets a kernel have this much dynamic shared memory; once per kernel, before its first launch.
 template <class Kernel>
 void allow_shared(Kernel* kernel, std::size_t bytes) {

@@ -1,5 +1,7 @@
 // Rotation, the optional norms per head, and the KV cache: written in its format, gathered back, rows and
 // pages moved.
+#include <algorithm>
+
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/launch.cuh"
 
@@ -8,7 +10,6 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kMostDim = 1024;  // of a head
-constexpr int kMostPairs = kMostDim / 64;
 
 // K or V of one cache: where its rows and its scales lie.
 struct Side {
@@ -31,7 +32,6 @@ struct RopeArgs {
   KvStrides scale_stride;
   KvScaleKind scale;
   std::int32_t page_size;
-  std::int64_t items;  // rows * (q heads + k heads + v heads)
 };
 
 __device__ __forceinline__ float* scale_address(const Side& side, const KvStrides& stride, std::int64_t page,
@@ -61,16 +61,17 @@ __device__ __forceinline__ void store_pair(char* head, DType type, int pair, flo
 }
 
 // Writes one head to its place, as saturate(x / scale).
-__device__ void write_head(const RopeArgs& a, const Side& side, std::int64_t slot, std::int64_t head,
-                           const float2 (&x)[kMostPairs], int pairs, int lane) {
-  const std::int64_t page = slot / a.page_size, token = slot % a.page_size;
+template <int kPairs>
+__device__ __forceinline__ void write_head(const RopeArgs& a, const Side& side, std::int64_t page,
+                                           std::int64_t token, int head, const float2 (&x)[kPairs], int pairs,
+                                           int lane) {
   float scale = 1.0f;
   if (a.scale == KvScaleKind::tensor && side.scale) scale = side.scale[0];
   if (a.scale == KvScaleKind::layer_head) scale = side.scale[head];
   if (a.scale == KvScaleKind::token_head) {
     float largest = 0.0f;
 #pragma unroll
-    for (int p = 0; p < kMostPairs; ++p) {
+    for (int p = 0; p < kPairs; ++p) {
       if (p * 32 + lane < pairs) largest = fmaxf(largest, fmaxf(fabsf(x[p].x), fabsf(x[p].y)));
     }
     largest = warp_max(largest);
@@ -79,7 +80,7 @@ __device__ void write_head(const RopeArgs& a, const Side& side, std::int64_t slo
   }
   char* row = side.data + page * side.stride.page + head * side.stride.head + token * side.stride.token;
 #pragma unroll
-  for (int p = 0; p < kMostPairs; ++p) {
+  for (int p = 0; p < kPairs; ++p) {
     const int pair = p * 32 + lane;
     if (pair >= pairs) break;
     const float2 y = side.type == DType::fp8_e4m3 ? make_float2(x[p].x / scale, x[p].y / scale) : x[p];
@@ -87,90 +88,98 @@ __device__ void write_head(const RopeArgs& a, const Side& side, std::int64_t slo
   }
 }
 
-// One warp per head of a row: norm, rotation, back to where it was, and to the cache. Rotation by halves
-// exchanges values between lanes through the warp's own shared memory.
+// The pair at `at` of the rotated stretch. By halves its partners come from `stretch`, the warp's copy of the
+// stretch in shared memory.
+__device__ __forceinline__ float2 rotated(const RopeArgs& a, const float* cosine, const float* stretch, int at,
+                                          float2 old) {
+  const int half = a.rotary / 2;
+  const float* sine = cosine + half;
+  if (a.interleaved) {
+    const float c = cosine[at / 2], s = sine[at / 2];
+    return make_float2(old.x * c - old.y * s, old.y * c + old.x * s);
+  }
+  const auto turned = [&](int i, float mine) {
+    if (i < half) return mine * cosine[i] - stretch[i + half] * sine[i];
+    return mine * cosine[i - half] + stretch[i - half] * sine[i - half];
+  };
+  return make_float2(turned(at, old.x), turned(at + 1, old.y));
+}
+
+// Block (row, y): warps take the row's heads (of q, k and v in turn) in steps of all warps of the row. A head:
+// norm, rotation, back to where it was, and to the cache.
+template <int kPairs>
 __global__ void __launch_bounds__(kWarps * 32) rope_kernel(const __grid_constant__ RopeArgs a) {
-  __shared__ float exchange[kWarps][kMostDim];
+  __shared__ float exchange[kWarps][kPairs * 64];
   begin_kernel();
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const std::int64_t item = std::int64_t{blockIdx.x} * kWarps + warp;
-  if (item >= a.items) return;
+  const std::int64_t row = blockIdx.x;
   const int q_heads = a.q.data ? a.q.heads : 0, k_heads = a.k.data ? a.k.heads : 0;
-  const int per_row = q_heads + k_heads + (a.v.data ? a.v.heads : 0);
-  const std::int64_t row = item / per_row;
-  int head = static_cast<int>(item % per_row);
-  const bool is_q = head < q_heads, is_v = head >= q_heads + k_heads;
-  if (!is_q) head -= q_heads;
-  if (is_v) head -= k_heads;
-  const Rows& rows = is_q ? a.q : is_v ? a.v : a.k;
-  const float* norm = is_v ? nullptr : is_q ? a.q_norm : a.k_norm;
-  const int offset = is_q ? a.q_offset : a.k_offset;
-  const int pairs = rows.n / 2;
-  char* x = head_at(rows, row, head);
-  float2 value[kMostPairs];
-  float squares = 0.0f;
-#pragma unroll
-  for (int p = 0; p < kMostPairs; ++p) {
-    const int pair = p * 32 + lane;
-    if (pair >= pairs) break;
-    value[p] = load_pair(x, rows.type, pair);
-    squares += value[p].x * value[p].x + value[p].y * value[p].y;
+  const int heads = q_heads + k_heads + (a.v.data ? a.v.heads : 0);
+  std::int64_t page = 0, token = 0;
+  if (a.k_side.data) {
+    const std::int64_t slot = a.write_slot[row];
+    page = slot / a.page_size;
+    token = slot - page * a.page_size;
   }
-  if (norm) {
-    const float factor = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(rows.n) + a.eps);
+  const float* cosine = a.cos_sin + row * a.rotary;
+  for (int at = static_cast<int>(blockIdx.y) * kWarps + warp; at < heads;
+       at += static_cast<int>(gridDim.y) * kWarps) {
+    const bool is_q = at < q_heads, is_v = at >= q_heads + k_heads;
+    const int head = is_q ? at : is_v ? at - q_heads - k_heads : at - q_heads;
+    const Rows& rows = is_q ? a.q : is_v ? a.v : a.k;
+    const float* norm = is_v ? nullptr : is_q ? a.q_norm : a.k_norm;
+    const int offset = is_q ? a.q_offset : a.k_offset;
+    const bool rotate = !is_v && a.cos_sin;
+    const int pairs = rows.n / 2;
+    char* x = head_at(rows, row, head);
+    float2 value[kPairs];
+    float squares = 0.0f;
 #pragma unroll
-    for (int p = 0; p < kMostPairs; ++p) {
+    for (int p = 0; p < kPairs; ++p) {
       const int pair = p * 32 + lane;
       if (pair >= pairs) break;
-      value[p].x *= factor * norm[2 * pair];
-      value[p].y *= factor * norm[2 * pair + 1];
+      value[p] = load_pair(x, rows.type, pair);
+      squares += value[p].x * value[p].x + value[p].y * value[p].y;
     }
-  }
-  const bool rotate = !is_v && a.cos_sin;
-  if (rotate) {
-    const int half = a.rotary / 2;
-    const float* cosine = a.cos_sin + row * a.rotary;
-    const float* sine = cosine + half;
-    float* shared = exchange[warp];
-    if (!a.interleaved) {
+    if (norm) {
+      const float factor = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(rows.n) + a.eps);
 #pragma unroll
-      for (int p = 0; p < kMostPairs; ++p) {
+      for (int p = 0; p < kPairs; ++p) {
         const int pair = p * 32 + lane;
         if (pair >= pairs) break;
-        *reinterpret_cast<float2*>(shared + 2 * pair) = value[p];
+        value[p].x *= factor * norm[2 * pair];
+        value[p].y *= factor * norm[2 * pair + 1];
+      }
+    }
+    if (rotate) {
+      float* shared = exchange[warp];
+      if (!a.interleaved) {
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) {
+          const int pair = p * 32 + lane;
+          if (pair >= pairs) break;
+          *reinterpret_cast<float2*>(shared + 2 * pair) = value[p];
+        }
+        __syncwarp();
+      }
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) {
+        const int from = 2 * (p * 32 + lane) - offset;  // of the rotated stretch; offset and rotary are even
+        if (from >= 0 && from < a.rotary) value[p] = rotated(a, cosine, shared + offset, from, value[p]);
       }
       __syncwarp();
     }
+    if (norm || rotate) {
 #pragma unroll
-    for (int p = 0; p < kMostPairs; ++p) {
-      const int pair = p * 32 + lane;
-      if (pair >= pairs) break;
-      const int at = 2 * pair - offset;  // of the rotated stretch; offset and rotary are even
-      if (at < 0 || at >= a.rotary) continue;
-      const float2 old = value[p];
-      if (a.interleaved) {
-        const float c = cosine[at / 2], s = sine[at / 2];
-        value[p] = make_float2(old.x * c - old.y * s, old.y * c + old.x * s);
-        continue;
+      for (int p = 0; p < kPairs; ++p) {
+        const int pair = p * 32 + lane;
+        if (pair >= pairs) break;
+        store_pair(x, rows.type, pair, value[p]);
       }
-      const auto turned = [&](int i, float mine) {
-        const int angle = i < half ? i : i - half;
-        const float other = shared[offset + (i < half ? i + half : i - half)];
-        return i < half ? mine * cosine[angle] - other * sine[angle] : mine * cosine[angle] + other * sine[angle];
-      };
-      value[p] = make_float2(turned(at, old.x), turned(at + 1, old.y));
     }
+    if (!is_q && a.k_side.data)
+      write_head(a, is_v ? a.v_side : a.k_side, page, token, head, value, pairs, lane);
   }
-  if (norm || rotate) {
-#pragma unroll
-    for (int p = 0; p < kMostPairs; ++p) {
-      const int pair = p * 32 + lane;
-      if (pair >= pairs) break;
-      store_pair(x, rows.type, pair, value[p]);
-    }
-  }
-  if (is_q || !a.k_side.data) return;
-  write_head(a, is_v ? a.v_side : a.k_side, a.write_slot[row], head, value, pairs, lane);
 }
 
 // ---- kv_gather ----
@@ -232,12 +241,17 @@ void CudaOps::rope_and_kv_write(const RopeAndKvWrite& args, platform::Stream& st
                      args.kv.format.section_count == 0 && args.kv.format.scale != KvScaleKind::block),
       "page size {} sections {}", args.kv.page_size, args.kv.format.section_count);
   RopeArgs a{};
-  a.items = 0;
   const std::int64_t rows = args.q.data ? args.q.rows() : args.k.rows();
-  // V is only written, so without a cache there is nothing to do for it.
-  if (args.q.data) a.q = rows_of(args.q), a.items += rows * args.q.shape[1];
-  if (args.k.data) a.k = rows_of(args.k), a.items += rows * args.k.shape[1];
-  if (args.v.data && args.kv.k) a.v = rows_of(args.v), a.items += rows * args.v.shape[1];
+  std::int64_t heads = 0, dim = 0;
+  const auto set = [&](Rows& to, const TensorView& view) {
+    if (!view.data) return;
+    to = rows_of(view);
+    heads += view.shape[1];
+    dim = std::max(dim, view.shape[2]);
+  };
+  set(a.q, args.q);
+  set(a.k, args.k);
+  if (args.kv.k) set(a.v, args.v);  // V is only written: without a cache there is nothing to do for it
   a.q_norm = args.q_norm;
   a.k_norm = args.k_norm;
   a.eps = args.norm_eps;
@@ -252,7 +266,10 @@ void CudaOps::rope_and_kv_write(const RopeAndKvWrite& args, platform::Stream& st
   a.scale_stride = args.kv.scale_stride;
   a.scale = args.kv.format.scale;
   a.page_size = args.kv.page_size;
-  launch(stream, rope_kernel, dim3(blocks_for(a.items, kWarps)), dim3(kWarps * 32), 0, 1, a);
+  // With few rows a warp has one head, with many several, so that a row's setup is paid for once.
+  const dim3 grid(static_cast<unsigned>(rows), blocks_for(heads, rows < 256 ? kWarps : 4 * kWarps));
+  const auto kernel = dim <= 128 ? rope_kernel<2> : dim <= 256 ? rope_kernel<4> : rope_kernel<kMostDim / 64>;
+  launch(stream, kernel, grid, dim3(kWarps * 32), 0, 1, a);
 }
 
 void CudaOps::kv_gather(const KvGather& args, platform::Stream& stream) {

@@ -1,12 +1,13 @@
-// Philox4x32-10 (Salmon et al., 2011): 128 random bits from a counter and a key, with no state.
+// Philox4x32-10 (Salmon et al., 2011): 128 random bits from a counter and a key, with no state. One text for
+// every platform, so that a seed draws the same everywhere.
 #pragma once
 
 #include <array>
 #include <cstdint>
 
-namespace quire::ops::cpu {
+namespace quire::ops {
 
-inline std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                                std::array<std::uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t a = std::uint64_t{0xD2511F53u} * counter[0];
@@ -20,7 +21,7 @@ inline std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> coun
 }
 
 // The draw of one token: uniform in [0, 1), 53 bits.
-inline double uniform_draw(std::uint64_t seed, std::uint64_t sequence, std::uint64_t token) {
+constexpr double uniform_draw(std::uint64_t seed, std::uint64_t sequence, std::uint64_t token) {
   const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
   const auto high = [](std::uint64_t x) { return static_cast<std::uint32_t>(x >> 32); };
   const auto bits =
@@ -29,4 +30,4 @@ inline double uniform_draw(std::uint64_t seed, std::uint64_t sequence, std::uint
   return static_cast<double>(word) * 0x1.0p-53;
 }
 
-}  // namespace quire::ops::cpu
+}  // namespace quire::ops
