@@ -7,8 +7,8 @@
 #include <map>
 #include <numeric>
 
-#include "ops/philox.h"
 #include "ops/cpu/testing.h"
+#include "ops/philox.h"
 
 namespace quire::ops::cpu {
 namespace {

@@ -7,9 +7,9 @@
 #include "platform/cuda/library.h"
 #include "platform/cuda/stream.h"
 
-#define QUIRE_BLAS_CHECK(call)                                                                    \
-  do {                                                                                            \
-    const cublasStatus_t blas_status_ = (call);                                                   \
+#define QUIRE_BLAS_CHECK(call)                                                                  \
+  do {                                                                                          \
+    const cublasStatus_t blas_status_ = (call);                                                 \
     QUIRE_CHECK(blas_status_ == CUBLAS_STATUS_SUCCESS, #call ": status {}", int(blas_status_)); \
   } while (false)
 
@@ -101,15 +101,15 @@ void Blas::prepare(const BlasProduct& p, std::int64_t rows, Operation& o) const 
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(p.y_type)));
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   }
-  const auto layout = [&](cublasLtMatrixLayoutOpaque_t& l, DType type, std::int64_t height, std::int64_t width,
-                          std::int64_t stride, std::int64_t batch_stride) {
+  const auto layout = [&](cublasLtMatrixLayoutOpaque_t& l, DType type, std::int64_t height,
+                          std::int64_t width, std::int64_t stride, std::int64_t batch_stride) {
     QUIRE_BLAS_CHECK(f_.layout_init(&l, sizeof(l), type_of(type), static_cast<std::uint64_t>(height),
                                     static_cast<std::uint64_t>(width), stride));
     if (p.batch == 1) return;
     const auto count = static_cast<std::int32_t>(p.batch);
     QUIRE_BLAS_CHECK(f_.layout_set(&l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)));
-    QUIRE_BLAS_CHECK(f_.layout_set(&l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch_stride,
-                                   sizeof(batch_stride)));
+    QUIRE_BLAS_CHECK(
+        f_.layout_set(&l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch_stride, sizeof(batch_stride)));
   };
   layout(o.a, p.type, p.in, p.out, p.w_stride, p.w_batch_stride);
   layout(o.b, p.type, p.in, rows, p.x_stride, p.x_batch_stride);
@@ -139,22 +139,23 @@ const Blas::Choice& Blas::choose(const BlasProduct& p, std::int64_t workspace_by
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kPlace);
   cublasLtMatmulHeuristicResult_t result{};
   int found = 0;
-  const cublasStatus_t status = f_.heuristic(handle_, &operation.desc, &operation.a, &operation.b, &operation.d,
-                                             &operation.d, &preference, 1, &result, &found);
+  const cublasStatus_t status = f_.heuristic(handle_, &operation.desc, &operation.a, &operation.b,
+                                             &operation.d, &operation.d, &preference, 1, &result, &found);
   Choice& choice = choices_[choice_count_++ % kChoices];
   choice = {key, status == CUBLAS_STATUS_SUCCESS && found == 1, result.algo};
   return choice;
 }
 
-bool Blas::multiply(const BlasProduct& p, void* workspace, std::int64_t workspace_bytes, platform::Stream& stream) {
+bool Blas::multiply(const BlasProduct& p, void* workspace, std::int64_t workspace_bytes,
+                    platform::Stream& stream) {
   QUIRE_CHECK(takes(p), "{} x {} x {} of {}: {}", p.rows, p.out, p.in, to_string(p.type), missing_);
   const Choice& choice = choose(p, workspace_bytes);
   if (!choice.found) return false;
   Operation operation;
   prepare(p, p.rows, operation);
   constexpr float kOne = 1.0f, kZero = 0.0f;
-  QUIRE_BLAS_CHECK(f_.matmul(handle_, &operation.desc, &kOne, p.w, &operation.a, p.x, &operation.b, &kZero, p.y,
-                             &operation.d, p.y, &operation.d, &choice.algo, workspace,
+  QUIRE_BLAS_CHECK(f_.matmul(handle_, &operation.desc, &kOne, p.w, &operation.a, p.x, &operation.b, &kZero,
+                             p.y, &operation.d, p.y, &operation.d, &choice.algo, workspace,
                              static_cast<std::size_t>(workspace_bytes), platform::cuda::native(stream)));
   return true;
 }

@@ -13,8 +13,8 @@
 
 namespace quire::ops::cuda {
 
-// y[b] = x[b] w[b]^T (+ bias): x [rows, in], w [out, in], y [rows, out], `batch` of them at the given distances.
-// Strides are in elements. x and w are both bf16, both f16 or both f32; sums are float32.
+// y[b] = x[b] w[b]^T (+ bias): x [rows, in], w [out, in], y [rows, out], `batch` of them at the given
+// distances. Strides are in elements. x and w are both bf16, both f16 or both f32; sums are float32.
 struct BlasProduct {
   const void* x = nullptr;
   const void* w = nullptr;

@@ -182,8 +182,8 @@ __device__ __forceinline__ float warp_max(float x) {
   for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
   return x;
 }
-// The sum over the block, in one fixed order, to every thread. `shared`: 32 values; ends with a barrier before
-// the next use of `shared` is legal.
+// The sum over the block, in one fixed order, to every thread. `shared`: 32 values; ends with a barrier
+// before the next use of `shared` is legal.
 template <class T>
 __device__ __forceinline__ T block_sum(T x, T* shared) {
   x = warp_sum(x);

@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(NormArgs a) {
 
 // ---- eight elements a thread ----
 
-__global__ void __launch_bounds__(256) gated_kernel(Activation kind, float limit, Rows gate, Rows up, Rows y) {
+__global__ void __launch_bounds__(256)
+    gated_kernel(Activation kind, float limit, Rows gate, Rows up, Rows y) {
   begin_kernel();
   const std::int64_t i = (std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * 8;
   if (i >= gate.n) return;
@@ -85,9 +86,8 @@ __global__ void __launch_bounds__(256) softcap_kernel(Rows x, float scale, float
 }
 
 // y[item] = x[index[item]] * scale, types converted. `row_scale`: one factor per row of x (fp8 tables).
-__global__ void __launch_bounds__(256)
-    copy_kernel(Rows x, Rows y, const std::int32_t* index, std::int64_t x_rows, float scale,
-                const float* row_scale) {
+__global__ void __launch_bounds__(256) copy_kernel(Rows x, Rows y, const std::int32_t* index,
+                                                   std::int64_t x_rows, float scale, const float* row_scale) {
   begin_kernel();
   const std::int64_t i = (std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * 8;
   if (i >= y.n) return;
@@ -200,16 +200,18 @@ void CudaOps::softcap_scale(const SoftcapScale& args, platform::Stream& stream) 
 
 void CudaOps::rope_angles(const RopeAngles& args, platform::Stream& stream) {
   QUIRE_CHECK(args.rotary_dim > 0 && args.rotary_dim % 2 == 0, "rotary_dim={}", args.rotary_dim);
-  launch(stream, rope_angles_kernel, dim3(blocks_for(args.rows * (args.rotary_dim / 2), 128)), dim3(128), 0, 1,
-         args);
+  launch(stream, rope_angles_kernel, dim3(blocks_for(args.rows * (args.rotary_dim / 2), 128)), dim3(128), 0,
+         1, args);
 }
 
 void CudaOps::add_bias(const TensorView& y, const float* bias, platform::Stream& stream) {
   const unsigned threads = threads_for(y.cols(), 256);
-  launch(stream, add_bias_kernel, grid_for(y.rows(), y.cols(), threads), dim3(threads), 0, 1, rows_of(y), bias);
+  launch(stream, add_bias_kernel, grid_for(y.rows(), y.cols(), threads), dim3(threads), 0, 1, rows_of(y),
+         bias);
 }
 
-void CudaOps::expand(const WeightView& weight, const float* row_scale, void* target, platform::Stream& stream) {
+void CudaOps::expand(const WeightView& weight, const float* row_scale, void* target,
+                     platform::Stream& stream) {
   const DType type = dtype_of(weight.format);
   const TensorView from = TensorView::matrix(const_cast<void*>(weight.data), type, weight.rows, weight.cols,
                                              weight.row_bytes / static_cast<std::int64_t>(dtype_bytes(type)));

@@ -45,13 +45,15 @@ TEST(RmsNormDevice, AgreesWithTheCpu) {
 
 TEST(RmsNormDevice, OnlyAddsWithoutAnOutputAndNormsHeads) {
   Rig rig;
-  Host x = random_rows(5, 6 * 32, 6 * 32 + 8, DType::f32, 3), add = random_rows(5, 6 * 32, 6 * 32, DType::f32, 4);
+  Host x = random_rows(5, 6 * 32, 6 * 32 + 8, DType::f32, 3),
+       add = random_rows(5, 6 * 32, 6 * 32, DType::f32, 4);
   const TensorView dx = rig.mirror(x, DType::f32), dadd = rig.mirror(add, DType::f32);
   const std::vector<float> weight = random_floats(32, 5);
   rig.ops->rms_norm({dx, dadd, nullptr, 1e-5f, {}}, *rig.stream);
   rig.ops->rms_norm({dx.split_heads(6), {}, rig.upload(weight), 1e-5f, dx.split_heads(6)}, *rig.stream);
   rig.host_ops->rms_norm({x.view, add.view, nullptr, 1e-5f, {}}, *rig.host_stream);
-  rig.host_ops->rms_norm({x.view.split_heads(6), {}, weight.data(), 1e-5f, x.view.split_heads(6)}, *rig.host_stream);
+  rig.host_ops->rms_norm({x.view.split_heads(6), {}, weight.data(), 1e-5f, x.view.split_heads(6)},
+                         *rig.host_stream);
   rig.finish();
   expect_close(rig.read(dx, x.values.size()), x.values, DType::f32, 8.0f, 1e-6f, "heads");
 }
@@ -62,13 +64,14 @@ TEST(ActivationDevice, AgreesWithTheCpu) {
   for (DType type : kTypes) {
     for (Activation kind : {Activation::silu, Activation::gelu_tanh, Activation::swiglu_clamp}) {
       for (std::int64_t n : {7, 64, 2880, 14336}) {
-        Host gate = random_rows(9, n, n + 8, type, seed++, 4.0f), up = random_rows(9, n, n, type, seed++, 4.0f);
+        Host gate = random_rows(9, n, n + 8, type, seed++, 4.0f),
+             up = random_rows(9, n, n, type, seed++, 4.0f);
         const TensorView dgate = rig.mirror(gate, type), dup = rig.mirror(up, type);
         rig.ops->gated_activation({kind, 7.0f, dgate, dup, dgate}, *rig.stream);
         rig.host_ops->gated_activation({kind, 7.0f, gate.view, up.view, gate.view}, *rig.host_stream);
         rig.finish();
-        expect_close(rig.read(dgate, gate.values.size()), gate.values, type, type == DType::f32 ? 16.0f : 0.6f, 1e-5f,
-                     "gate");
+        expect_close(rig.read(dgate, gate.values.size()), gate.values, type,
+                     type == DType::f32 ? 16.0f : 0.6f, 1e-5f, "gate");
       }
     }
   }
@@ -92,11 +95,13 @@ TEST(RopeAnglesDevice, AgreeWithTheCpu) {
   std::vector<std::int32_t> positions;
   for (int r = 0; r < rows; ++r) positions.push_back(r * r * 37);
   std::vector<float> inv_freq;
-  for (int i = 0; i < rotary / 2; ++i) inv_freq.push_back(std::pow(500000.0f, -2.0f * static_cast<float>(i) / rotary));
+  for (int i = 0; i < rotary / 2; ++i)
+    inv_freq.push_back(std::pow(500000.0f, -2.0f * static_cast<float>(i) / rotary));
   std::vector<float> want(static_cast<std::size_t>(rows * rotary));
   float* got = rig.upload(std::vector<float>(want.size(), NAN));
   rig.ops->rope_angles({rig.upload(positions), rig.upload(inv_freq), 1.25f, rotary, rows, got}, *rig.stream);
-  rig.host_ops->rope_angles({positions.data(), inv_freq.data(), 1.25f, rotary, rows, want.data()}, *rig.host_stream);
+  rig.host_ops->rope_angles({positions.data(), inv_freq.data(), 1.25f, rotary, rows, want.data()},
+                            *rig.host_stream);
   rig.finish();
   expect_close(rig.download(got, want.size()), want, DType::f32, 1.0f, 2e-6f, "cos sin");
 }

@@ -1,13 +1,14 @@
 // Products with few activation rows. A persistent grid, one block per multiprocessor; a block has a tile of
-// output rows at a time, and its eight warps share the columns among them. Every warp keeps a ring of stages of
-// its share of the weights filled by asynchronous copies, multiplies them on the tensor cores (weights as the
-// 16-row operand, activations as the 8-column one), and at the end of a tile the warps' shares are added up.
+// output rows at a time, and its eight warps share the columns among them. Every warp keeps a ring of stages
+// of its share of the weights filled by asynchronous copies, multiplies them on the tensor cores (weights as
+// the 16-row operand, activations as the 8-column one), and at the end of a tile the warps' shares are added
+// up.
 //
-// The ring is filled before the kernel waits for the one before it: weights never change, so their stream from
-// memory goes on through the small kernels between two products.
+// The ring is filled before the kernel waits for the one before it: weights never change, so their stream
+// from memory goes on through the small kernels between two products.
 //
-// The activations lie in shared memory whole where they fit; else each stage brings its columns of them along,
-// and tiles are twice as high, so that they are read half as often.
+// The activations lie in shared memory whole where they fit; else each stage brings its columns of them
+// along, and tiles are twice as high, so that they are read half as often.
 //
 // An output is a sum over its columns in an order that depends on neither the number of rows nor the grid.
 #include <algorithm>
@@ -22,8 +23,8 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
-constexpr int kLineBytes = 128;                    // of a weight row, per warp and stage
-constexpr int kChunkBytes = kLineBytes * kWarps;   // and per block
+constexpr int kLineBytes = 128;                   // of a weight row, per warp and stage
+constexpr int kChunkBytes = kLineBytes * kWarps;  // and per block
 
 enum class Kind { bf16, f16, fp8 };
 
@@ -53,7 +54,7 @@ template <Kind kKind_, int kRowTiles_, int kColTiles_, int kStages_, bool kStage
 struct Config {
   static constexpr Kind kKind = kKind_;
   static constexpr int kRowTiles = kRowTiles_, kColTiles = kColTiles_, kStages = kStages_;
-  static constexpr bool kStaged = kStaged_;  // activations come with the stages
+  static constexpr bool kStaged = kStaged_;                    // activations come with the stages
   static constexpr int kVectors = kKind == Kind::fp8 ? 2 : 1;  // activation bytes per weight byte
   static constexpr int kTileRows = 16 * kRowTiles, kTokens = 8 * kColTiles;
   static constexpr int kXLineBytes = kLineBytes * kVectors;
@@ -65,7 +66,9 @@ struct Config {
 };
 
 // Bytes between whole activation rows in shared memory: neighbours' banks differ.
-__host__ __device__ constexpr int resident_stride(int row_bytes) { return (row_bytes + 127) / 128 * 128 + 64; }
+__host__ __device__ constexpr int resident_stride(int row_bytes) {
+  return (row_bytes + 127) / 128 * 128 + 64;
+}
 
 __device__ __forceinline__ const Target& target_of(const Args& a, int tile) {
   int t = 0;
@@ -80,7 +83,9 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 
 // In a line of 128 bytes the halves change places in every second row, so that eight lanes that read two rows
 // meet every bank once.
-__device__ __forceinline__ int line_offset(int row, int byte) { return row * kLineBytes + (byte ^ ((row & 1) << 6)); }
+__device__ __forceinline__ int line_offset(int row, int byte) {
+  return row * kLineBytes + (byte ^ ((row & 1) << 6));
+}
 
 // Where a warp's next stage of weights comes from: the tiles of the block, chunk by chunk.
 template <class C>
@@ -90,7 +95,10 @@ struct Feed {
   const Target* target = nullptr;
 
   __device__ Feed(const Args& args, int warp, int lane)
-      : a(args), tile(static_cast<int>(blockIdx.x)), lane_byte(warp * kLineBytes + lane % 8 * 16), lane_row(lane / 8) {
+      : a(args),
+        tile(static_cast<int>(blockIdx.x)),
+        lane_byte(warp * kLineBytes + lane % 8 * 16),
+        lane_row(lane / 8) {
     open();
   }
   __device__ void open() {
@@ -134,8 +142,8 @@ struct Feed {
   }
 };
 
-// One stage's products. `x`: what this lane's activation row has at the stage's first column (swizzled when it
-// came with the stage); `live`: whether the lane has a row.
+// One stage's products. `x`: what this lane's activation row has at the stage's first column (swizzled when
+// it came with the stage); `live`: whether the lane has a row.
 template <class C>
 __device__ __forceinline__ void multiply_stage(float (&sum)[C::kRowTiles][C::kColTiles][4], const char* stage,
                                                const char* const (&x)[C::kColTiles], int flip,
@@ -156,7 +164,8 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[C::kRowTiles][C::kCo
 #pragma unroll
     for (int m = 0; m < C::kRowTiles; ++m) {
       const uint4 low = *reinterpret_cast<const uint4*>(stage + line_offset(m * 16 + g, j * 64 + t * 16));
-      const uint4 high = *reinterpret_cast<const uint4*>(stage + line_offset(m * 16 + g + 8, j * 64 + t * 16));
+      const uint4 high =
+          *reinterpret_cast<const uint4*>(stage + line_offset(m * 16 + g + 8, j * 64 + t * 16));
       if constexpr (C::kKind == Kind::fp8) {
         const std::uint32_t l[4] = {low.x, low.y, low.z, low.w}, h[4] = {high.x, high.y, high.z, high.w};
 #pragma unroll
@@ -186,8 +195,8 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[C::kRowTiles][C::kCo
 // Adds the warps' shares up in their order and writes the tile.
 template <class C>
 __device__ __forceinline__ void finish_tile(const Args& a, int tile,
-                                            const float (&sum)[C::kRowTiles][C::kColTiles][4], float* sums, int warp,
-                                            int g, int t) {
+                                            const float (&sum)[C::kRowTiles][C::kColTiles][4], float* sums,
+                                            int warp, int g, int t) {
   const Target& target = target_of(a, tile);
   const int first = (tile - target.first_tile) * C::kTileRows;
 #pragma unroll
@@ -236,7 +245,9 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_kernel(const __grid_constant
   const int g = lane / 4, t = lane % 4;
   char* ring = shared + warp * C::kStages * C::kStageBytes;
   const std::uint32_t ring_address = shared_address(ring);
-  const auto stage_address = [&](int s) { return ring_address + static_cast<std::uint32_t>(s * C::kStageBytes); };
+  const auto stage_address = [&](int s) {
+    return ring_address + static_cast<std::uint32_t>(s * C::kStageBytes);
+  };
   let_next_start();
   Feed<C> feed(a, warp, lane);
 #pragma unroll
@@ -300,7 +311,8 @@ void run(Args& a, const Linear& linear, int multiprocessors, platform::Stream& s
   }
   const int resident = C::kStaged ? 0 : a.rows * resident_stride(a.row_bytes * C::kVectors);
   const auto grid = static_cast<unsigned>(std::min(a.tiles, multiprocessors));
-  launch(stream, gemv_kernel<C>, dim3(grid), dim3(kThreads), static_cast<std::size_t>(C::kFixedBytes + resident), 1, a);
+  launch(stream, gemv_kernel<C>, dim3(grid), dim3(kThreads),
+         static_cast<std::size_t>(C::kFixedBytes + resident), 1, a);
 }
 
 template <Kind kKind>
@@ -311,14 +323,16 @@ template <Kind kKind>
 using More = Config<kKind, 1, 2, 4, false>;
 
 bool fits(int fixed_bytes, std::int64_t rows, std::int64_t cols) {
-  return fixed_bytes + rows * resident_stride(static_cast<int>(cols * 2)) <= static_cast<std::int64_t>(kMostShared);
+  return fixed_bytes + rows * resident_stride(static_cast<int>(cols * 2)) <=
+         static_cast<std::int64_t>(kMostShared);
 }
 
 template <Kind kKind>
 void run_kind(Args& a, const Linear& linear, int multiprocessors, platform::Stream& stream) {
   static_assert(FewLong<kKind>::kFixedBytes <= kMostShared);
   if (a.rows > 8) return run<More<kKind>>(a, linear, multiprocessors, stream);
-  if (fits(Few<kKind>::kFixedBytes, a.rows, linear.x.cols())) return run<Few<kKind>>(a, linear, multiprocessors, stream);
+  if (fits(Few<kKind>::kFixedBytes, a.rows, linear.x.cols()))
+    return run<Few<kKind>>(a, linear, multiprocessors, stream);
   run<FewLong<kKind>>(a, linear, multiprocessors, stream);
 }
 

@@ -10,7 +10,8 @@ using testing::Rig;
 
 // A small transformer layer without attention, and sampling at its end.
 struct Chain {
-  static constexpr std::int64_t kHidden = 512, kInter = 1408, kVocab = 5000, kHeads = 8, kKvHeads = 2, kDim = 64;
+  static constexpr std::int64_t kHidden = 512, kInter = 1408, kVocab = 5000, kHeads = 8, kKvHeads = 2,
+                                kDim = 64;
   Rig& rig;
   std::int64_t rows;
   TensorView residual, normed, branch, q, k, v, gate, up, logits;
@@ -25,31 +26,34 @@ struct Chain {
 
   Chain(Rig& r, std::int64_t rows_) : rig(r), rows(rows_) {
     const auto act = [&](std::int64_t cols, DType type = DType::bf16) {
-      return TensorView::matrix(rig.upload(std::vector<float>(static_cast<std::size_t>(rows * cols), NAN)), type, rows,
-                                cols);
+      return TensorView::matrix(rig.upload(std::vector<float>(static_cast<std::size_t>(rows * cols), NAN)),
+                                type, rows, cols);
     };
     const auto weight = [&](std::int64_t outs, std::int64_t cols) {
       std::vector<std::uint16_t> bits;
-      for (float x : random_floats(outs * cols, static_cast<unsigned>(outs + cols), 0.04f)) bits.push_back(f32_to_bf16(x));
+      for (float x : random_floats(outs * cols, static_cast<unsigned>(outs + cols), 0.04f))
+        bits.push_back(f32_to_bf16(x));
       return WeightView{rig.upload(bits), WeightFormat::bf16, outs, cols, cols * 2};
     };
     residual = act(kHidden, DType::f32);
     normed = act(kHidden), branch = act(kHidden), q = act(kHeads * kDim), k = act(kKvHeads * kDim),
     v = act(kKvHeads * kDim), gate = act(kInter), up = act(kInter), logits = act(kVocab, DType::f32);
-    wq = weight(kHeads * kDim, kHidden), wk = weight(kKvHeads * kDim, kHidden), wv = weight(kKvHeads * kDim, kHidden),
-    wo = weight(kHidden, kHeads * kDim), wgate = weight(kInter, kHidden), wup = weight(kInter, kHidden),
-    wdown = weight(kHidden, kInter), head = weight(kVocab, kHidden);
+    wq = weight(kHeads * kDim, kHidden), wk = weight(kKvHeads * kDim, kHidden),
+    wv = weight(kKvHeads * kDim, kHidden), wo = weight(kHidden, kHeads * kDim),
+    wgate = weight(kInter, kHidden), wup = weight(kInter, kHidden), wdown = weight(kHidden, kInter),
+    head = weight(kVocab, kHidden);
     norm = rig.upload(random_floats(kHidden, 5));
     cos_sin = rig.upload(random_floats(rows * kDim, 6));
     std::vector<std::int64_t> where;
     for (std::int64_t i = 0; i < rows; ++i) where.push_back(16 + i * 3);
     slots = rig.upload(where);
     const KvLayout layout =
-        make_kv_layout({{kKvHeads, kDim, kDim, false, -1}}, {.k_type = DType::bf16, .v_type = DType::bf16}, 16,
-                       PageOrder::page_first, 64)
+        make_kv_layout({{kKvHeads, kDim, kDim, false, -1}}, {.k_type = DType::bf16, .v_type = DType::bf16},
+                       16, PageOrder::page_first, 64)
             .value();
-    kv = layout.view(rig.upload(std::vector<unsigned char>(static_cast<std::size_t>(layout.page_stride() * 64))), 0,
-                     nullptr, nullptr);
+    kv = layout.view(
+        rig.upload(std::vector<unsigned char>(static_cast<std::size_t>(layout.page_stride() * 64))), 0,
+        nullptr, nullptr);
     start = random_floats(rows * kHidden, 7);
     std::vector<SamplingParams> params(static_cast<std::size_t>(rows) + 1);
     std::vector<StepRow> step_rows;
@@ -106,7 +110,8 @@ struct Chain {
   }
   std::vector<float> result() {
     std::vector<float> all = rig.read(logits, static_cast<std::size_t>(rows * kVocab));
-    for (std::int32_t token : rig.download(tokens, static_cast<std::size_t>(rows))) all.push_back(static_cast<float>(token));
+    for (std::int32_t token : rig.download(tokens, static_cast<std::size_t>(rows)))
+      all.push_back(static_cast<float>(token));
     return all;
   }
 };

@@ -13,7 +13,8 @@ using testing::Rig;
 
 // An arena of one group of two layers, on both sides.
 struct Arena {
-  Arena(Rig& rig, KvLayerShape shape, KvFormat format, std::int32_t page_size, std::int32_t pages, PageOrder order)
+  Arena(Rig& rig, KvLayerShape shape, KvFormat format, std::int32_t page_size, std::int32_t pages,
+        PageOrder order)
       : layout(make_kv_layout({shape, shape}, format, page_size, order, pages).value()),
         host(static_cast<std::size_t>(layout.page_stride() * pages + (1 << 16)), 0xee) {
     device = rig.upload(host);
@@ -49,16 +50,21 @@ void expect_same_rows(const std::vector<unsigned char>& got, const std::vector<u
   for (std::int64_t h = 0; h < heads; ++h) {
     float scale_got = 1.0f, scale_want = 1.0f;
     if (own_scale) {
-      const auto at = reinterpret_cast<const char*>(is_k ? kv.k_scale : kv.v_scale) - static_cast<const char*>(base) +
-                      page * kv.scale_stride.page + h * kv.scale_stride.head + token * kv.scale_stride.token;
+      const auto at = reinterpret_cast<const char*>(is_k ? kv.k_scale : kv.v_scale) -
+                      static_cast<const char*>(base) + page * kv.scale_stride.page +
+                      h * kv.scale_stride.head + token * kv.scale_stride.token;
       std::memcpy(&scale_got, got.data() + at, 4);
       std::memcpy(&scale_want, want.data() + at, 4);
       ASSERT_NEAR(scale_got, scale_want, 2e-6f * scale_want);
     }
     for (std::int64_t i = 0; i < dim; ++i) {
       const auto at = start + page * stride.page + h * stride.head + token * stride.token + i * stride.dim;
-      const float a = decode(type, got.data() + at) * scale_got, b = decode(type, want.data() + at) * scale_want;
-      const float step = type == DType::f32 ? 4e-6f : type == DType::fp8_e4m3 ? 0.126f : type == DType::bf16 ? 0.0079f : 0.001f;
+      const float a = decode(type, got.data() + at) * scale_got,
+                  b = decode(type, want.data() + at) * scale_want;
+      const float step = type == DType::f32        ? 4e-6f
+                         : type == DType::fp8_e4m3 ? 0.126f
+                         : type == DType::bf16     ? 0.0079f
+                                                   : 0.001f;
       ASSERT_NEAR(a, b, step * std::fabs(b) + (type == DType::fp8_e4m3 ? scale_want * 0.002f : 1e-6f))
           << to_string(type) << (is_k ? " k" : " v") << " slot " << slot << " head " << h << " dim " << i;
     }
@@ -75,7 +81,8 @@ void check(Rig& rig, DType act, KvLayerShape shape, KvFormat format, PageOrder o
   const std::int32_t rows = 13, q_heads = 6, page_size = 16, pages = 5;
   const std::int64_t dim = shape.qk_dim;
   Arena arena(rig, shape, format, page_size, pages, order);
-  const std::vector<float> k_scale = random_floats(shape.kv_heads, 41), v_scale = random_floats(shape.kv_heads, 42);
+  const std::vector<float> k_scale = random_floats(shape.kv_heads, 41),
+                           v_scale = random_floats(shape.kv_heads, 42);
   std::vector<float> ks, vs;
   for (float s : k_scale) ks.push_back(0.01f + 0.01f * std::fabs(s));
   for (float s : v_scale) vs.push_back(0.01f + 0.01f * std::fabs(s));
@@ -109,7 +116,8 @@ void check(Rig& rig, DType act, KvLayerShape shape, KvFormat format, PageOrder o
   if (rope.norms) a.q_norm = rig.upload(norm_q), a.k_norm = rig.upload(norm_k);
   if (rope.rotary > 0) a.cos_sin = rig.upload(cos_sin);
   a.write_slot = rig.upload(slots);
-  a.kv = arena.layout.view(arena.device, 1, fixed ? rig.upload(ks) : nullptr, fixed ? rig.upload(vs) : nullptr);
+  a.kv =
+      arena.layout.view(arena.device, 1, fixed ? rig.upload(ks) : nullptr, fixed ? rig.upload(vs) : nullptr);
   rig.ops->rope_and_kv_write(a, *rig.stream);
   rig.finish();
   expect_close(rig.read(dq, q.values.size()), q.values, act, act == DType::f32 ? 16.0f : 0.6f, 4e-6f, "q");
@@ -119,7 +127,8 @@ void check(Rig& rig, DType act, KvLayerShape shape, KvFormat format, PageOrder o
   for (std::int64_t slot : slots) {
     expect_same_rows(got, arena.host, host.kv, arena.host.data(), true, slot, shape.kv_heads, dim, own);
     if (!shape.latent)
-      expect_same_rows(got, arena.host, host.kv, arena.host.data(), false, slot, shape.kv_heads, shape.v_dim, own);
+      expect_same_rows(got, arena.host, host.kv, arena.host.data(), false, slot, shape.kv_heads, shape.v_dim,
+                       own);
   }
   // Nothing else was touched: erase the rows on both sides and compare the rest.
   std::size_t different = 0;
@@ -136,9 +145,9 @@ TEST(RopeDevice, EveryFormatAndScaleKind) {
   Rig rig;
   for (DType act : {DType::bf16, DType::f32}) {
     for (PageOrder order : {PageOrder::page_first, PageOrder::layer_first}) {
-      for (const KvFormat& format : {plain(DType::f32), plain(DType::bf16), plain(DType::f16),
-                                     scaled(KvScaleKind::tensor), scaled(KvScaleKind::layer_head),
-                                     scaled(KvScaleKind::token_head)}) {
+      for (const KvFormat& format :
+           {plain(DType::f32), plain(DType::bf16), plain(DType::f16), scaled(KvScaleKind::tensor),
+            scaled(KvScaleKind::layer_head), scaled(KvScaleKind::token_head)}) {
         check(rig, act, {2, 128, 128, false, -1}, format, order, {false, 128, 0, 0, false});
         check(rig, act, {3, 80, 48, false, -1}, format, order, {true, 32, 8, 8, true});
         rig.kept.clear();
@@ -149,15 +158,19 @@ TEST(RopeDevice, EveryFormatAndScaleKind) {
 
 TEST(RopeDevice, HalvesInPartNormsAndLatentRows) {
   Rig rig;
-  check(rig, DType::bf16, {2, 256, 256, false, -1}, plain(DType::bf16), PageOrder::page_first, {false, 64, 32, 32, true});
-  check(rig, DType::bf16, {1, 64, 64, false, -1}, plain(DType::bf16), PageOrder::page_first, {false, 0, 0, 0, true});
+  check(rig, DType::bf16, {2, 256, 256, false, -1}, plain(DType::bf16), PageOrder::page_first,
+        {false, 64, 32, 32, true});
+  check(rig, DType::bf16, {1, 64, 64, false, -1}, plain(DType::bf16), PageOrder::page_first,
+        {false, 0, 0, 0, true});
   for (const KvFormat& format : {plain(DType::bf16), scaled(KvScaleKind::token_head)})
-    check(rig, DType::bf16, {1, 576, 512, true, -1}, format, PageOrder::page_first, {true, 64, 512, 512, false});
+    check(rig, DType::bf16, {1, 576, 512, true, -1}, format, PageOrder::page_first,
+          {true, 64, 512, 512, false});
 }
 
 TEST(KvGatherDevice, DecodesStretchesOfTheCache) {
   Rig rig;
-  for (const KvFormat& format : {plain(DType::bf16), scaled(KvScaleKind::token_head), scaled(KvScaleKind::tensor)}) {
+  for (const KvFormat& format :
+       {plain(DType::bf16), scaled(KvScaleKind::token_head), scaled(KvScaleKind::tensor)}) {
     const std::int32_t dim = 576, page_size = 16, pages = 12;
     Arena arena(rig, {1, dim, 512, true, -1}, format, page_size, pages, PageOrder::page_first);
     std::mt19937 random(3);
@@ -193,7 +206,8 @@ TEST(KvGatherDevice, DecodesStretchesOfTheCache) {
       a.out_type = type;
       rig.ops->kv_gather(a, *rig.stream);
       rig.finish();
-      expect_close(rig.read(out, want.size()), want, type, type == DType::f32 ? 1.0f : 0.51f, 1e-36f, "gathered");
+      expect_close(rig.read(out, want.size()), want, type, type == DType::f32 ? 1.0f : 0.51f, 1e-36f,
+                   "gathered");
     }
   }
 }

@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(256) plain_kernel(Rows x, std::int64_t x_rows,
 }
 
 DType dtype_of(WeightFormat format) {
-  const bool known = format == WeightFormat::f32 || format == WeightFormat::bf16 || format == WeightFormat::f16 ||
-                     format == WeightFormat::fp8_e4m3;
+  const bool known = format == WeightFormat::f32 || format == WeightFormat::bf16 ||
+                     format == WeightFormat::f16 || format == WeightFormat::fp8_e4m3;
   QUIRE_CHECK(known, "weights of format {} on a CUDA device", weight_format_info(format).name);
   return format == WeightFormat::f32    ? DType::f32
          : format == WeightFormat::bf16 ? DType::bf16
@@ -136,7 +136,8 @@ void CudaOps::multiply_many(const TensorView& x, const LinearTarget& target, voi
       part.rows = std::min(at_once, target.weight.rows - row);
       expand(part, part.row_scale ? part.row_scale + row : nullptr, panel, stream);
       const WeightView widened{panel, WeightFormat::bf16, part.rows, part.cols, part.cols * 2};
-      multiply_many(x, {widened, target.bias ? target.bias + row : nullptr, target.y.cols_slice(row, part.rows)},
+      multiply_many(x,
+                    {widened, target.bias ? target.bias + row : nullptr, target.y.cols_slice(row, part.rows)},
                     bias_place, panel, stream);
     }
     return;
@@ -225,8 +226,8 @@ void CudaOps::head_linear(const HeadLinear& args, platform::Stream& stream) {
   QUIRE_CHECK(is_heads(args.x) && is_heads(args.y) && args.x.shape[1] == heads && args.y.shape[1] == heads &&
                   args.x.shape[2] == args.weight.cols && args.y.shape[2] == args.weight.rows &&
                   args.x.rows() == args.y.rows(),
-              "x {} heads of {}, weight {} of {} x {}, y {} heads of {}", args.x.shape[1], args.x.shape[2], heads,
-              args.weight.rows, args.weight.cols, args.y.shape[1], args.y.shape[2]);
+              "x {} heads of {}, weight {} of {} x {}, y {} heads of {}", args.x.shape[1], args.x.shape[2],
+              heads, args.weight.rows, args.weight.cols, args.y.shape[1], args.y.shape[2]);
   if (args.x.rows() == 0) return;
   const auto head_of = [](const TensorView& view, std::int64_t head) {
     const auto bytes = static_cast<std::int64_t>(dtype_bytes(view.dtype));

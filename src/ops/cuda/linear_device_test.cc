@@ -79,28 +79,31 @@ void expect_product(const std::vector<float>& y, std::int64_t y_stride, const Ho
           0.51 * unit_of(y_type) * (std::fabs(sum) + rounded_twice) + 2e-6 * magnitude + 1e-7;
       if (std::fabs(got - sum) <= bound) continue;
       ++shown;
-      ADD_FAILURE() << what << ": row " << r << " of " << rows << " output " << o << " got " << got << " want " << sum
-                    << " +- " << bound;
+      ADD_FAILURE() << what << ": row " << r << " of " << rows << " output " << o << " got " << got
+                    << " want " << sum << " +- " << bound;
     }
   }
 }
 
 std::string describe(WeightFormat format, std::int64_t rows, std::int64_t cols, std::int64_t outs) {
-  return std::string(weight_format_info(format).name) + " " + std::to_string(rows) + " x " + std::to_string(cols) +
-         " -> " + std::to_string(outs);
+  return std::string(weight_format_info(format).name) + " " + std::to_string(rows) + " x " +
+         std::to_string(cols) + " -> " + std::to_string(outs);
 }
 
 TEST(LinearDevice, FewAndManyRowsOfEveryFormat) {
   Rig rig;
   unsigned seed = 1;
-  for (WeightFormat format : {WeightFormat::bf16, WeightFormat::f16, WeightFormat::fp8_e4m3, WeightFormat::f32}) {
-    for (const auto& [cols, outs] : {std::pair{64, 40}, {576, 130}, {1056, 48}, {2880, 16}, {100, 24}, {4096, 200}}) {
+  for (WeightFormat format :
+       {WeightFormat::bf16, WeightFormat::f16, WeightFormat::fp8_e4m3, WeightFormat::f32}) {
+    for (const auto& [cols, outs] :
+         {std::pair{64, 40}, {576, 130}, {1056, 48}, {2880, 16}, {100, 24}, {4096, 200}}) {
       const Weight w = make_weight(rig, format, outs, cols, seed++);
       const std::vector<float> bias = random_floats(outs, seed++);
       const float* device_bias = rig.upload(bias);
       for (std::int64_t rows : {1, 2, 5, 8, 9, 16, 17, 33, 70}) {
         const bool f32 = rows % 2 == 1 && format != WeightFormat::f16;  // mixed types of x and y
-        const DType x_type = f32 ? DType::f32 : DType::bf16, y_type = rows % 3 == 0 ? DType::f32 : DType::bf16;
+        const DType x_type = f32 ? DType::f32 : DType::bf16,
+                    y_type = rows % 3 == 0 ? DType::f32 : DType::bf16;
         const Host x = random_rows(rows, cols, cols + 8, DType::bf16, seed++);
         Host y = poisoned(rows, outs, outs + 8);
         const TensorView dx = rig.mirror(x, x_type), dy = rig.mirror(y, y_type);
@@ -109,8 +112,8 @@ TEST(LinearDevice, FewAndManyRowsOfEveryFormat) {
         linear.targets[0] = {w.view, rows == 5 ? nullptr : device_bias, dy};
         linear.target_count = 1;
         rig.ops->linear(linear, *rig.stream);
-        expect_product(rig.read(dy, y.values.size()), outs + 8, x, w, rows == 5 ? nullptr : bias.data(), y_type,
-                       describe(format, rows, cols, outs).c_str());
+        expect_product(rig.read(dy, y.values.size()), outs + 8, x, w, rows == 5 ? nullptr : bias.data(),
+                       y_type, describe(format, rows, cols, outs).c_str());
       }
       rig.kept.clear();
     }
@@ -181,7 +184,8 @@ TEST(LinearDevice, RowsOfFewRowProductsDoNotDependOnEachOther) {
       const std::vector<float> got = rig.read(dy, y.values.size());
       if (rows == 16) whole = got;
       const std::size_t skip = static_cast<std::size_t>((16 - rows) * outs);
-      EXPECT_TRUE(std::equal(got.begin(), got.end(), whole.begin() + static_cast<std::ptrdiff_t>(skip))) << rows;
+      EXPECT_TRUE(std::equal(got.begin(), got.end(), whole.begin() + static_cast<std::ptrdiff_t>(skip)))
+          << rows;
     }
   }
 }

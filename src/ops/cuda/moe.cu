@@ -1,6 +1,6 @@
 // The experts: rows sorted by expert on the device, one grouped product for gate and up with the activation
-// at its end, one for down, and the weighted sum. The host never learns who chose whom: grids are sized for the
-// worst case, and blocks without work leave at once.
+// at its end, one for down, and the weighted sum. The host never learns who chose whom: grids are sized for
+// the worst case, and blocks without work leave at once.
 //
 // An output of a product is one chain of 16-column steps whatever the tile, and a row's k parts are added in
 // their order: a row does not depend on the others.
@@ -57,8 +57,8 @@ __device__ std::int32_t scan_before(std::int32_t x, std::int32_t* shared, std::i
 }
 
 // Which of an expert's places a pair gets is left to chance: no result depends on it.
-__global__ void __launch_bounds__(kPlanThreads)
-    sort_kernel(const std::int32_t* expert, std::int32_t pairs, std::int32_t experts, int tile_rows, Places out) {
+__global__ void __launch_bounds__(kPlanThreads) sort_kernel(const std::int32_t* expert, std::int32_t pairs,
+                                                            std::int32_t experts, int tile_rows, Places out) {
   __shared__ std::int32_t count[kMaxExperts], next[kMaxExperts], shared[32];
   begin_kernel();
   const int me = static_cast<int>(threadIdx.x);
@@ -89,17 +89,17 @@ __global__ void __launch_bounds__(kPlanThreads)
 // ---- the grouped products ----
 
 constexpr int kThreads = 128;
-constexpr int kStepCols = 64;                    // columns per stage
-constexpr int kLineBytes = kStepCols * 2;        // of a row in a stage
-constexpr int kWeightRows = 128;                 // of a block: 64 of gate and 64 of up, or 128 of down
+constexpr int kStepCols = 64;              // columns per stage
+constexpr int kLineBytes = kStepCols * 2;  // of a row in a stage
+constexpr int kWeightRows = 128;           // of a block: 64 of gate and 64 of up, or 128 of down
 
 struct ExpertArgs {
-  const char* x;  // bf16
+  const char* x;          // bf16
   std::int64_t x_stride;  // bytes
   std::int32_t cols;
-  std::int32_t outs;       // rows of a weight
-  std::int32_t top_k;      // of gathered rows (place -> row of x); 0: x has a row per place
-  const char* weight[2];   // gate and up, or down
+  std::int32_t outs;      // rows of a weight
+  std::int32_t top_k;     // of gathered rows (place -> row of x); 0: x has a row per place
+  const char* weight[2];  // gate and up, or down
   std::int64_t row_bytes[2], expert_bytes[2];
   const float* bias[2];  // [experts, outs] or null
   Activation kind;
@@ -109,11 +109,14 @@ struct ExpertArgs {
 };
 
 // Sixteen-byte pieces of a row go to other banks in each of eight neighbouring rows.
-__device__ __forceinline__ int line_offset(int row, int piece) { return row * kLineBytes + ((piece ^ (row & 7)) << 4); }
+__device__ __forceinline__ int line_offset(int row, int piece) {
+  return row * kLineBytes + ((piece ^ (row & 7)) << 4);
+}
 
 __device__ __forceinline__ void copy16(std::uint32_t target, const char* source, bool valid) {
   const int bytes = valid ? 16 : 0;  // the rest is filled with zeros
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes)
+               : "memory");
 }
 __device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -155,8 +158,8 @@ struct Loader {
       const int which = kGated && i >= 4 ? 1 : 0;
       const int out = out0 + (kGated ? (i % 4) * 16 : i * 16) + row;
       inside[i] = out < a.outs;
-      weight[i] = a.weight[which] + expert * a.expert_bytes[which] + (inside[i] ? out : 0) * a.row_bytes[which] +
-                  piece * 16;
+      weight[i] = a.weight[which] + expert * a.expert_bytes[which] +
+                  (inside[i] ? out : 0) * a.row_bytes[which] + piece * 16;
     }
   }
   __device__ void load(int stage, int col) {
@@ -166,11 +169,12 @@ struct Loader {
     // Past the last column a place that exists is named, and nothing of it is read.
 #pragma unroll
     for (int i = 0; i < kRows / 16; ++i)
-      copy16(to + static_cast<std::uint32_t>(i * 16 * kLineBytes), in ? x[i] + byte : x[i] - piece * 16, valid[i] && in);
+      copy16(to + static_cast<std::uint32_t>(i * 16 * kLineBytes), in ? x[i] + byte : x[i] - piece * 16,
+             valid[i] && in);
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-      copy16(to + static_cast<std::uint32_t>((kRows + i * 16) * kLineBytes), in ? weight[i] + byte : weight[i] - piece * 16,
-             inside[i] && in);
+      copy16(to + static_cast<std::uint32_t>((kRows + i * 16) * kLineBytes),
+             in ? weight[i] + byte : weight[i] - piece * 16, inside[i] && in);
   }
 };
 
@@ -266,7 +270,8 @@ __global__ void __launch_bounds__(256)
     const std::int64_t pair = row * top_k + k;
     const float factor = weight[pair];
     float x[8];
-    load8(reinterpret_cast<const char*>(part + std::int64_t{place[pair]} * y.n), DType::f32, y.n % 4 == 0, i, y.n, x);
+    load8(reinterpret_cast<const char*>(part + std::int64_t{place[pair]} * y.n), DType::f32, y.n % 4 == 0, i,
+          y.n, x);
 #pragma unroll
     for (int j = 0; j < 8; ++j) sum[j] += factor * x[j];
   }
@@ -275,8 +280,8 @@ __global__ void __launch_bounds__(256)
 
 struct Scratch {
   Places places;
-  Bf16* x = nullptr;     // [rows, hidden], when the input is not bf16
-  Bf16* act = nullptr;   // [places, inter]
+  Bf16* x = nullptr;      // [rows, hidden], when the input is not bf16
+  Bf16* act = nullptr;    // [places, inter]
   float* part = nullptr;  // [places, hidden]
 };
 
@@ -308,7 +313,8 @@ void multiply(const ExpertArgs& a, int tile_rows, std::int64_t tiles, platform::
   }();
   static_cast<void>(allowed);
   const dim3 grid(blocks_for(a.outs, kGated ? kWeightRows / 2 : kWeightRows), static_cast<unsigned>(tiles));
-  if (tile_rows == 16) return launch(stream, experts_kernel<16, kGated>, grid, dim3(kThreads), Tile<16>::kBytes, 1, a);
+  if (tile_rows == 16)
+    return launch(stream, experts_kernel<16, kGated>, grid, dim3(kThreads), Tile<16>::kBytes, 1, a);
   launch(stream, experts_kernel<64, kGated>, grid, dim3(kThreads), Tile<64>::kBytes, 1, a);
 }
 
@@ -332,19 +338,19 @@ void CudaOps::moe_mlp(const MoeMlp& args, platform::Stream& stream) {
                   args.gate.cols == args.x.cols() && args.up.cols == args.x.cols() &&
                   args.gate.rows == args.up.rows && args.down.cols == args.gate.rows &&
                   args.down.rows == args.y.cols() && args.y.cols() == args.x.cols(),
-              "x {} x {}, {} experts of {} x {}, down {} x {}", args.x.rows(), args.x.cols(), args.gate.experts,
-              args.gate.rows, args.gate.cols, args.down.rows, args.down.cols);
+              "x {} x {}, {} experts of {} x {}, down {} x {}", args.x.rows(), args.x.cols(),
+              args.gate.experts, args.gate.rows, args.gate.cols, args.down.rows, args.down.cols);
   QUIRE_CHECK(is_expert_weight(args.gate) && is_expert_weight(args.up) && is_expert_weight(args.down) &&
                   args.x.cols() % 8 == 0 && args.gate.rows % 8 == 0,
-              "experts of {} x {} in {}: bf16 at 16-byte places is what there is", args.gate.rows, args.x.cols(),
-              weight_format_info(args.gate.format).name);
+              "experts of {} x {} in {}: bf16 at 16-byte places is what there is", args.gate.rows,
+              args.x.cols(), weight_format_info(args.gate.format).name);
   const std::int64_t hidden = args.x.cols(), inter = args.gate.rows, experts = args.gate.experts;
   for (std::int64_t row = 0; row < args.x.rows(); row += kRowsAtOnce) {
     const std::int64_t rows = std::min(kRowsAtOnce, args.x.rows() - row), pairs = rows * args.top_k;
     Scratch s;
     const std::int64_t bytes = carve(workspace_.scratch(), rows, args.top_k, hidden, inter, s);
-    QUIRE_CHECK(bytes <= workspace_.scratch_bytes(), "{} rows of top {} need {} bytes of {}", rows, args.top_k, bytes,
-                workspace_.scratch_bytes());
+    QUIRE_CHECK(bytes <= workspace_.scratch_bytes(), "{} rows of top {} need {} bytes of {}", rows,
+                args.top_k, bytes, workspace_.scratch_bytes());
     // Bits do not depend on the tile, so its size may follow the number of rows.
     const int tile_rows = pairs >= 24 * experts ? 64 : 16;
     const std::int64_t tiles = most_tiles(pairs, experts, tile_rows);
@@ -384,9 +390,11 @@ void CudaOps::moe_mlp(const MoeMlp& args, platform::Stream& stream) {
     second.top_k = 0;
     second.y = reinterpret_cast<char*>(s.part);
     multiply<false>(second, tile_rows, tiles, stream);
-    const auto threads = static_cast<unsigned>(std::clamp<std::int64_t>((hidden / 8 + 31) / 32 * 32, 32, 256));
-    launch(stream, combine_kernel, dim3(static_cast<unsigned>(rows), blocks_for(hidden, std::int64_t{threads} * 8)),
-           dim3(threads), 0, 1, s.part, s.places.place, args.weight + row * args.top_k, args.top_k,
+    const auto threads =
+        static_cast<unsigned>(std::clamp<std::int64_t>((hidden / 8 + 31) / 32 * 32, 32, 256));
+    launch(stream, combine_kernel,
+           dim3(static_cast<unsigned>(rows), blocks_for(hidden, std::int64_t{threads} * 8)), dim3(threads), 0,
+           1, s.part, s.places.place, args.weight + row * args.top_k, args.top_k,
            rows_of(args.y.rows_slice(row, rows)));
   }
 }

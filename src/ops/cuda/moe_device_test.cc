@@ -22,19 +22,21 @@ TEST(RouteDevice, ChoosesAndWeighsLikeTheCpu) {
   for (const RouterSpec& spec : specs) {
     const std::int64_t rows = 33;
     Host logits = random_rows(rows, spec.experts, spec.experts + 8, DType::f32, 3, 2.0f);
-    for (std::int64_t r = 0; r < rows; r += 4) logits.values[static_cast<std::size_t>(r * (spec.experts + 8) + 3)] =
-        logits.values[static_cast<std::size_t>(r * (spec.experts + 8) + 5)];  // ties
+    for (std::int64_t r = 0; r < rows; r += 4)
+      logits.values[static_cast<std::size_t>(r * (spec.experts + 8) + 3)] =
+          logits.values[static_cast<std::size_t>(r * (spec.experts + 8) + 5)];  // ties
     const std::vector<float> correction = random_floats(spec.experts, 4, 0.1f);
     const bool corrected = spec.kind == RouterKind::sigmoid_group_top_k;
     std::vector<std::int32_t> expert(static_cast<std::size_t>(rows * spec.top_k), -1);
     std::vector<float> weight(expert.size(), NAN);
     std::int32_t* device_expert = rig.upload(expert);
     float* device_weight = rig.upload(weight);
-    rig.ops->route({spec, rig.mirror(logits, DType::f32), corrected ? rig.upload(correction) : nullptr, device_expert,
-                    device_weight},
+    rig.ops->route({spec, rig.mirror(logits, DType::f32), corrected ? rig.upload(correction) : nullptr,
+                    device_expert, device_weight},
                    *rig.stream);
-    rig.host_ops->route({spec, logits.view, corrected ? correction.data() : nullptr, expert.data(), weight.data()},
-                        *rig.host_stream);
+    rig.host_ops->route(
+        {spec, logits.view, corrected ? correction.data() : nullptr, expert.data(), weight.data()},
+        *rig.host_stream);
     rig.finish();
     EXPECT_EQ(rig.download(device_expert, expert.size()), expert) << static_cast<int>(spec.kind);
     expect_close(rig.download(device_weight, weight.size()), weight, DType::f32, 16.0f, 1e-7f, "weights");
@@ -56,7 +58,8 @@ std::vector<float> run(Rig& rig, const Mixture& m, DType type, std::vector<float
   };
   const cpu::testing::TestWeight gate = weight(m.inter, m.hidden, 1), up = weight(m.inter, m.hidden, 2),
                                  down = weight(m.hidden, m.inter, 3);
-  Host x = random_rows(m.rows, m.hidden, m.hidden + 8, DType::bf16, 4, 0.3f), y = poisoned(m.rows, m.hidden, m.hidden);
+  Host x = random_rows(m.rows, m.hidden, m.hidden + 8, DType::bf16, 4, 0.3f),
+       y = poisoned(m.rows, m.hidden, m.hidden);
   std::mt19937 random(9);
   std::vector<std::int32_t> expert;
   for (std::int64_t r = 0; r < m.rows; ++r) {
@@ -70,11 +73,13 @@ std::vector<float> run(Rig& rig, const Mixture& m, DType type, std::vector<float
                            gate_bias = random_floats(m.experts * m.inter, 6, 0.2f),
                            up_bias = random_floats(m.experts * m.inter, 7, 0.2f),
                            down_bias = random_floats(m.experts * m.hidden, 8, 0.2f);
-  MoeMlp host{x.view, expert.data(), share.data(), static_cast<std::int32_t>(m.top_k), gate.view, up.view, down.view};
+  MoeMlp host{x.view,    expert.data(), share.data(), static_cast<std::int32_t>(m.top_k),
+              gate.view, up.view,       down.view};
   host.kind = m.kind;
   host.limit = 7.0f;
   host.y = y.view;
-  if (m.biases) host.gate_bias = gate_bias.data(), host.up_bias = up_bias.data(), host.down_bias = down_bias.data();
+  if (m.biases)
+    host.gate_bias = gate_bias.data(), host.up_bias = up_bias.data(), host.down_bias = down_bias.data();
   MoeMlp a = host;
   a.x = rig.mirror(x, type);
   a.y = rig.mirror(y, DType::f32);

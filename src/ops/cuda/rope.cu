@@ -36,8 +36,8 @@ struct RopeArgs {
 
 __device__ __forceinline__ float* scale_address(const Side& side, const KvStrides& stride, std::int64_t page,
                                                 std::int64_t token, std::int64_t head) {
-  const char* at =
-      reinterpret_cast<const char*>(side.scale) + page * stride.page + head * stride.head + token * stride.token;
+  const char* at = reinterpret_cast<const char*>(side.scale) + page * stride.page + head * stride.head +
+                   token * stride.token;
   return const_cast<float*>(reinterpret_cast<const float*>(at));
 }
 
@@ -90,8 +90,8 @@ __device__ __forceinline__ void write_head(const RopeArgs& a, const Side& side, 
 
 // The pair at `at` of the rotated stretch. By halves its partners come from `stretch`, the warp's copy of the
 // stretch in shared memory.
-__device__ __forceinline__ float2 rotated(const RopeArgs& a, const float* cosine, const float* stretch, int at,
-                                          float2 old) {
+__device__ __forceinline__ float2 rotated(const RopeArgs& a, const float* cosine, const float* stretch,
+                                          int at, float2 old) {
   const int half = a.rotary / 2;
   const float* sine = cosine + half;
   if (a.interleaved) {
@@ -105,8 +105,8 @@ __device__ __forceinline__ float2 rotated(const RopeArgs& a, const float* cosine
   return make_float2(turned(at, old.x), turned(at + 1, old.y));
 }
 
-// Block (row, y): warps take the row's heads (of q, k and v in turn) in steps of all warps of the row. A head:
-// norm, rotation, back to where it was, and to the cache.
+// Block (row, y): warps take the row's heads (of q, k and v in turn) in steps of all warps of the row. A
+// head: norm, rotation, back to where it was, and to the cache.
 template <int kPairs>
 __global__ void __launch_bounds__(kWarps * 32) rope_kernel(const __grid_constant__ RopeArgs a) {
   __shared__ float exchange[kWarps][kPairs * 64];
@@ -207,8 +207,8 @@ __global__ void __launch_bounds__(256) kv_gather_kernel(const __grid_constant__ 
     if (a.kv.format.scale == KvScaleKind::token_head)
       scale = *scale_address(side, a.kv.scale_stride, page, token, 0);
     const char* row = side.data + page * side.stride.page + token * side.stride.token;
-    char* out = static_cast<char*>(a.out) +
-                (a.out_offsets[s] + key - begin) * a.dim * static_cast<std::int64_t>(element_bytes(a.out_type));
+    char* out = static_cast<char*>(a.out) + (a.out_offsets[s] + key - begin) * a.dim *
+                                                static_cast<std::int64_t>(element_bytes(a.out_type));
     for (int i = lane; i < a.dim; i += 32) {
       const float x = load_one(row, side.type, i);
       store_one(out, a.out_type, i, side.type == DType::fp8_e4m3 ? x * scale : x);
@@ -273,9 +273,10 @@ void CudaOps::rope_and_kv_write(const RopeAndKvWrite& args, platform::Stream& st
 }
 
 void CudaOps::kv_gather(const KvGather& args, platform::Stream& stream) {
-  QUIRE_CHECK(args.kv.page_size > 0 && args.dim > 0 &&
-                  (args.out_type == DType::f32 || args.out_type == DType::bf16 || args.out_type == DType::f16),
-              "page size {} dim {} to {}", args.kv.page_size, args.dim, to_string(args.out_type));
+  QUIRE_CHECK(
+      args.kv.page_size > 0 && args.dim > 0 &&
+          (args.out_type == DType::f32 || args.out_type == DType::bf16 || args.out_type == DType::f16),
+      "page size {} dim {} to {}", args.kv.page_size, args.dim, to_string(args.out_type));
   GatherArgs a{args, side_of(args.kv.k, args.kv.k_stride, args.kv.format.k_type, args.kv.k_scale)};
   // How many keys there are is known on the device only: a full wave of blocks walks over them.
   const auto blocks = static_cast<unsigned>(std::max(1, 4 * multiprocessors_ / std::max(1, args.batch)));

@@ -132,7 +132,8 @@ void CudaOps::route(const Route& args, platform::Stream& stream) {
           spec.experts % spec.groups == 0 && spec.top_groups >= 1 && spec.top_groups <= spec.groups &&
           spec.top_k <= spec.experts / spec.groups * spec.top_groups,
       "experts {} top {} groups {} top groups {}", spec.experts, spec.top_k, spec.groups, spec.top_groups);
-  const RouteArgs a{spec, rows_of(args.logits), args.logits.rows(), args.correction_bias, args.expert, args.weight};
+  const RouteArgs a{spec,        rows_of(args.logits), args.logits.rows(), args.correction_bias,
+                    args.expert, args.weight};
   launch(stream, route_kernel, dim3(blocks_for(a.rows, kWarps)), dim3(kWarps * 32), 0, 1, a);
 }
 

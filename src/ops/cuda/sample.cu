@@ -20,7 +20,7 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr int kBlocks = 8;  // of a cluster
+constexpr int kBlocks = 8;     // of a cluster
 constexpr int kThreads = 512;  // two blocks to a multiprocessor hide each other's waits
 constexpr int kWarps = kThreads / 32;
 constexpr int kBins = 2048;
@@ -60,9 +60,15 @@ struct Border {
 class Sampler {
  public:
   __device__ Sampler(const SampleArgs& a, Shared& shared, float* x, std::uint32_t* counts)
-      : a_(a), cluster_(cg::this_cluster()), shared_(shared), x_(x), counts_(counts),
-        rank_(static_cast<int>(cluster_.block_rank())), first_(rank_ * a.slice),
-        size_(max(0, min(a.slice, a.vocab - first_))), me_(static_cast<int>(threadIdx.x)) {}
+      : a_(a),
+        cluster_(cg::this_cluster()),
+        shared_(shared),
+        x_(x),
+        counts_(counts),
+        rank_(static_cast<int>(cluster_.block_rank())),
+        first_(rank_ * a.slice),
+        size_(max(0, min(a.slice, a.vocab - first_))),
+        me_(static_cast<int>(threadIdx.x)) {}
 
   __device__ std::int32_t run(const SamplingParams& p, const LogitBias* bias, const std::int32_t* tokens,
                               std::int32_t token_count, std::int32_t prompt_length) {
@@ -109,7 +115,8 @@ class Sampler {
     cluster_.sync();
     if (me_ == 0) {
       Cell all = *cluster_.map_shared_rank(&shared_.cell[turn_], 0);
-      for (int r = 1; r < kBlocks; ++r) all = combine(all, *cluster_.map_shared_rank(&shared_.cell[turn_], r));
+      for (int r = 1; r < kBlocks; ++r)
+        all = combine(all, *cluster_.map_shared_rank(&shared_.cell[turn_], r));
       result_in(all);
     }
     __syncthreads();
@@ -218,7 +225,8 @@ class Sampler {
       return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a;
     };
     Cell best{0, -INFINITY, kMaxId};
-    for (int i = me_; i < size_; i += kThreads) best = better(best, {0, x_[i], x_[i] == x_[i] ? first_ + i : kMaxId});
+    for (int i = me_; i < size_; i += kThreads)
+      best = better(best, {0, x_[i], x_[i] == x_[i] ? first_ + i : kMaxId});
     const auto reduce = [&] {
 #pragma unroll
       for (int step = 16; step > 0; step /= 2)
@@ -228,7 +236,8 @@ class Sampler {
     reduce();
     if (me_ % 32 == 0) shared_.values[me_ / 32] = best.value, shared_.ids[me_ / 32] = best.id;
     __syncthreads();
-    best = me_ % 32 < kWarps ? Cell{0, shared_.values[me_ % 32], shared_.ids[me_ % 32]} : Cell{0, -INFINITY, kMaxId};
+    best = me_ % 32 < kWarps ? Cell{0, shared_.values[me_ % 32], shared_.ids[me_ % 32]}
+                             : Cell{0, -INFINITY, kMaxId};
     reduce();
     __syncthreads();
     best = exchange(best, better);
@@ -249,15 +258,16 @@ class Sampler {
     const float finer = (units - static_cast<float>(a)) * 2048.0f;
     const int b = min(static_cast<int>(finer), kBins - 1);
     const int c = min(static_cast<int>((finer - static_cast<float>(b)) * 1024.0f), 1023);
-    return static_cast<std::uint32_t>(a) << 21 | static_cast<std::uint32_t>(b) << 10 | static_cast<std::uint32_t>(c);
+    return static_cast<std::uint32_t>(a) << 21 | static_cast<std::uint32_t>(b) << 10 |
+           static_cast<std::uint32_t>(c);
   }
   __device__ bool kept(const Border& border, int i) const {
     const std::uint32_t k = key(x_[i]);
     return k < border.key || (k == border.key && first_ + i <= border.id);
   }
 
-  // The shortest prefix of what `old` keeps whose measures sum up to `target` or more. REQUIRES: 0 < target <=
-  // the sum over all that is kept.
+  // The shortest prefix of what `old` keeps whose measures sum up to `target` or more. REQUIRES: 0 < target
+  // <= the sum over all that is kept.
   template <class F>
   __device__ Border cut(const Border& old, std::uint64_t target, F&& measure) {
     std::uint32_t prefix = 0;
@@ -286,7 +296,9 @@ class Sampler {
     }
     Border border{prefix, kMaxId};
     if (target < group) {  // some of the equals
-      const auto of_equals = [&](int i) { return key(x_[i]) == prefix && kept(old, i) ? measure(x_[i]) : 0u; };
+      const auto of_equals = [&](int i) {
+        return key(x_[i]) == prefix && kept(old, i) ? measure(x_[i]) : 0u;
+      };
       border.id = find(of_equals, target - 1);
     } else if (prefix == old.key) {
       border.id = old.id;
@@ -294,7 +306,8 @@ class Sampler {
     return border;
   }
 
-  // The first bin of the cluster's histogram at which the sum reaches `target`, the sum before it and its own.
+  // The first bin of the cluster's histogram at which the sum reaches `target`, the sum before it and its
+  // own.
   __device__ std::int32_t crossing(std::uint64_t target, std::uint64_t& before, std::uint64_t& own) {
     std::uint64_t sum = 0;
     if (me_ < kBinsPerBlock) {
@@ -441,12 +454,12 @@ void CudaOps::sample(const Sample& args, platform::Stream& stream) {
   a.vocab = static_cast<std::int32_t>(vocab);
   a.slice = static_cast<std::int32_t>((vocab + 8 * kBlocks - 1) / (8 * kBlocks) * 8);
   const std::size_t bytes = sizeof(Shared) + static_cast<std::size_t>(a.slice) * 6;
-  QUIRE_CHECK(bytes <= kMostShared, "a vocabulary of {} needs {} bytes of shared memory per block, of {}", vocab,
-              bytes, kMostShared);
+  QUIRE_CHECK(bytes <= kMostShared, "a vocabulary of {} needs {} bytes of shared memory per block, of {}",
+              vocab, bytes, kMostShared);
   static const bool allowed = [] { return allow_shared(sample_kernel, kMostShared), true; }();
   static_cast<void>(allowed);
-  launch(stream, sample_kernel, dim3(static_cast<unsigned>(args.logits.rows()) * kBlocks), dim3(kThreads), bytes,
-         kBlocks, a);
+  launch(stream, sample_kernel, dim3(static_cast<unsigned>(args.logits.rows()) * kBlocks), dim3(kThreads),
+         bytes, kBlocks, a);
 }
 
 }  // namespace quire::ops::cuda

@@ -44,7 +44,8 @@ Outcome on_host(Rig& rig, Batch batch) {
   Outcome out;
   out.tokens.assign(batch.row_index.size(), -9);
   Sample s;
-  s.state = {batch.length.data(), batch.last.data(), batch.prompt.data(), batch.history.data(), batch.history_stride};
+  s.state = {batch.length.data(), batch.last.data(), batch.prompt.data(), batch.history.data(),
+             batch.history_stride};
   s.logits = TensorView::matrix(batch.logits.data(), DType::f32, batch.count(), batch.vocab);
   s.row_index = batch.row_index.data();
   s.step_rows = batch.rows.data();
@@ -112,7 +113,8 @@ TEST(SampleDevice, TheTokensOfEveryFilterAreTheCpus) {
           }
           // A draw within one rounding of a border may fall to either side.
           EXPECT_LE(differences(on_device(rig, batch).tokens, on_host(rig, batch).tokens), 1)
-              << "temperature " << temperature << " top_k " << top_k << " top_p " << top_p << " min_p " << min_p;
+              << "temperature " << temperature << " top_k " << top_k << " top_p " << top_p << " min_p "
+              << min_p;
           ++cases;
         }
       }
@@ -150,7 +152,9 @@ TEST(SampleDevice, MixedBatchesOverRealVocabulariesAreTheCpus) {
     constexpr std::int32_t kRows = 48;
     Batch batch(vocab, kRows);
     std::mt19937 random(static_cast<unsigned>(vocab));
-    const auto below = [&](std::int64_t n) { return static_cast<std::int32_t>(random() % static_cast<unsigned>(n)); };
+    const auto below = [&](std::int64_t n) {
+      return static_cast<std::int32_t>(random() % static_cast<unsigned>(n));
+    };
     batch.bias.resize(static_cast<std::size_t>(kRows + 1) * kMaxLogitBias);
     for (std::int32_t r = 0; r < kRows; ++r) {
       const auto slot = static_cast<std::size_t>(r) + 1;
@@ -173,7 +177,8 @@ TEST(SampleDevice, MixedBatchesOverRealVocabulariesAreTheCpus) {
         batch.history[slot * 64 + static_cast<std::size_t>(i)] = below(2) == 0 ? below(20) : below(vocab);
       p.bias_count = r % 5 == 1 ? 30 : 0;
       for (std::int32_t i = 0; i < p.bias_count; ++i)
-        batch.bias[slot * kMaxLogitBias + static_cast<std::size_t>(i)] = {below(3) == 0 ? 7 : below(vocab), static_cast<float>(below(9)) - 4.0f};
+        batch.bias[slot * kMaxLogitBias + static_cast<std::size_t>(i)] = {
+            below(3) == 0 ? 7 : below(vocab), static_cast<float>(below(9)) - 4.0f};
     }
     batch.row_index[9] = -1;  // padding
     const Outcome host = on_host(rig, batch), device = on_device(rig, batch);
@@ -198,14 +203,16 @@ TEST(SampleDevice, RowsWithoutADistributionSaySo) {
   const Outcome host = on_host(rig, batch), device = on_device(rig, batch);
   EXPECT_EQ(device.tokens, host.tokens);
   EXPECT_EQ(device.last, host.last);
-  EXPECT_EQ(std::vector<std::int32_t>(device.tokens.begin(), device.tokens.begin() + 3), (std::vector<std::int32_t>{-1, -1, -1}));
+  EXPECT_EQ(std::vector<std::int32_t>(device.tokens.begin(), device.tokens.begin() + 3),
+            (std::vector<std::int32_t>{-1, -1, -1}));
 }
 
 TEST(SampleDevice, Bf16LogitsAreTakenAsTheyAre) {
   Rig rig;
   Batch batch(777, 6);
   for (float x : random_floats(6 * 777, 5, 3.0f)) batch.logits.push_back(testing::rounded(DType::bf16, x));
-  for (std::size_t slot = 1; slot < batch.params.size(); ++slot) batch.params[slot].temperature = 0.25f * static_cast<float>(slot - 1);
+  for (std::size_t slot = 1; slot < batch.params.size(); ++slot)
+    batch.params[slot].temperature = 0.25f * static_cast<float>(slot - 1);
   EXPECT_EQ(on_device(rig, batch, DType::bf16).tokens, on_host(rig, batch).tokens);
 }
 
@@ -216,19 +223,28 @@ TEST(ScoreDevice, AgreesWithTheCpu) {
     Host logits = random_rows(rows, vocab, vocab, DType::bf16, 6, 4.0f);  // bf16 values: ties among the best
     logits.values[static_cast<std::size_t>(2 * vocab + 3)] = NAN;
     std::vector<std::int32_t> target, argmax(rows, -9), top_id(rows * top_n, -9);
-    for (std::int32_t r = 0; r < rows; ++r) target.push_back(r == 4 ? -1 : (r * 31 + 5) % static_cast<std::int32_t>(vocab));
+    for (std::int32_t r = 0; r < rows; ++r)
+      target.push_back(r == 4 ? -1 : (r * 31 + 5) % static_cast<std::int32_t>(vocab));
     std::vector<float> logprob(rows, 9.0f), top_logprob(rows * top_n, 9.0f);
-    Score host{logits.view, target.data(), logprob.data(), argmax.data(), top_n, top_id.data(), top_logprob.data()};
-    Score a{rig.mirror(logits, DType::f32), rig.upload(target), rig.upload(logprob), rig.upload(argmax), top_n,
-            rig.upload(top_id), rig.upload(top_logprob)};
+    Score host{logits.view, target.data(), logprob.data(),    argmax.data(),
+               top_n,       top_id.data(), top_logprob.data()};
+    Score a{rig.mirror(logits, DType::f32),
+            rig.upload(target),
+            rig.upload(logprob),
+            rig.upload(argmax),
+            top_n,
+            rig.upload(top_id),
+            rig.upload(top_logprob)};
     rig.ops->score(a, *rig.stream);
     rig.host_ops->score(host, *rig.host_stream);
     rig.finish();
     EXPECT_EQ(rig.download(a.argmax, argmax.size()), argmax);
-    std::vector<float> got = rig.download(a.logprob, logprob.size()), got_top = rig.download(a.top_logprob, top_logprob.size());
+    std::vector<float> got = rig.download(a.logprob, logprob.size()),
+                       got_top = rig.download(a.top_logprob, top_logprob.size());
     std::vector<std::int32_t> got_id = rig.download(a.top_id, top_id.size());
     // Row 2 holds NaN: it has no best token, and its log-probabilities mean nothing.
-    for (std::size_t k = 0; k < top_n; ++k) got_id[2 * top_n + k] = top_id[2 * top_n + k], got_top[2 * top_n + k] = top_logprob[2 * top_n + k];
+    for (std::size_t k = 0; k < top_n; ++k)
+      got_id[2 * top_n + k] = top_id[2 * top_n + k], got_top[2 * top_n + k] = top_logprob[2 * top_n + k];
     got[2] = logprob[2];
     EXPECT_EQ(got_id, top_id);
     expect_close(got, logprob, DType::f32, 4.0f, 2e-5f, "logprob");

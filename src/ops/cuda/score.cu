@@ -31,7 +31,8 @@ __device__ Best block_best(Best best, ScoreShared& shared) {
   const auto reduce = [&] {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
-      const Best other{__shfl_xor_sync(0xffffffffu, best.value, step), __shfl_xor_sync(0xffffffffu, best.id, step)};
+      const Best other{__shfl_xor_sync(0xffffffffu, best.value, step),
+                       __shfl_xor_sync(0xffffffffu, best.id, step)};
       if (before(other, best)) best = other;
     }
   };

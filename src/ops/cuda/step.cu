@@ -46,7 +46,8 @@ __device__ void write_token(const BeginStep& s, const StepRow& row, std::int32_t
   const std::int32_t token = row.literal >= 0 ? s.literals[row.literal + t] : s.state.last_token[row.slot];
   s.tokens[at] = token;
   s.positions[at] = position;
-  if (position < s.state.history_stride) s.state.history[row.slot * s.state.history_stride + position] = token;
+  if (position < s.state.history_stride)
+    s.state.history[row.slot * s.state.history_stride + position] = token;
   for (std::int32_t g = 0; g < s.group_count; ++g) {
     const StepGroup& group = s.groups[g];
     const std::int64_t page = group.slot_table[row.slot * group.table_stride + position / group.page_size];
@@ -105,8 +106,8 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const __grid_const
   }
   for (std::int32_t g = 0; g < s.group_count; ++g) {
     const StepGroup& group = s.groups[g];
-    const std::int64_t pages = min(static_cast<std::int64_t>((kv_len + group.page_size - 1) / group.page_size),
-                                   group.table_stride);
+    const std::int64_t pages =
+        min(static_cast<std::int64_t>((kv_len + group.page_size - 1) / group.page_size), group.table_stride);
     const std::uint32_t* from = group.slot_table + row.slot * group.table_stride;
     std::uint32_t* to = group.row_table + r * group.table_stride;
 #pragma unroll 4

@@ -63,7 +63,8 @@ Inputs random_step(const World& world, std::mt19937& random, bool decode_only) {
       again.page = static_cast<std::uint32_t>(below(5000));
       in.deltas.push_back(again);
     } else {
-      in.deltas.push_back({below(kGroups), 1 + below(kSlots - 1), below(kTable), static_cast<std::uint32_t>(below(5000))});
+      in.deltas.push_back(
+          {below(kGroups), 1 + below(kSlots - 1), below(kTable), static_cast<std::uint32_t>(below(5000))});
     }
   }
   return in;

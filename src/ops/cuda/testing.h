@@ -1,5 +1,5 @@
-// What the device tests of this folder share: a stream with the device's ops and one with the CPU's, memory of
-// both, and views of the same rows in both.
+// What the device tests of this folder share: a stream with the device's ops and one with the CPU's, memory
+// of both, and views of the same rows in both.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -57,8 +57,7 @@ struct Rig {
     const OpsLimits limits = test_limits(vocab);
     workspace = memory(ops->workspace_bytes(limits));
     ops->set_workspace(workspace->data(), workspace->bytes(), limits);
-    host_workspace =
-        std::move(host_device->allocate(host_ops->workspace_bytes(limits), "workspace").value());
+    host_workspace = std::move(host_device->allocate(host_ops->workspace_bytes(limits), "workspace").value());
     host_ops->set_workspace(host_workspace->data(), host_workspace->bytes(), limits);
   }
 
@@ -121,7 +120,8 @@ inline Host random_rows(std::int64_t rows, std::int64_t cols, std::int64_t strid
   const std::vector<float> random = random_floats(rows * cols, seed, scale);
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = 0; c < cols; ++c)
-      host.values[static_cast<std::size_t>(r * stride + c)] = rounded(type, random[static_cast<std::size_t>(r * cols + c)]);
+      host.values[static_cast<std::size_t>(r * stride + c)] =
+          rounded(type, random[static_cast<std::size_t>(r * cols + c)]);
   }
   host.view = TensorView::matrix(host.values.data(), DType::f32, rows, cols, stride);
   return host;
@@ -140,8 +140,8 @@ inline float unit_of(DType type) {
 }
 
 // Element by element: NaN where NaN is, else within `units` roundings of `type` plus `absolute`.
-inline void expect_close(const std::vector<float>& got, const std::vector<float>& want, DType type, float units,
-                         float absolute, const char* what) {
+inline void expect_close(const std::vector<float>& got, const std::vector<float>& want, DType type,
+                         float units, float absolute, const char* what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   int shown = 0;
   for (std::size_t i = 0; i < want.size() && shown < 3; ++i) {

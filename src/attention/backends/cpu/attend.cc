@@ -43,7 +43,6 @@ class Block {
   // The first tile from `tile` on that a row sees, with its rows found; tile = -1 when there is none.
   void next_tile(TileKeys& keys, std::int32_t tile) const;
   bool find_first(TileKeys& keys, const Work& work) const;
-  void fetch(const TileKeys& keys) const;
   void prepare_args();
   void set_tile(const TileKeys& keys, const void* const* next_k);
   void clear_split();
@@ -181,13 +180,6 @@ bool Block::find_first(TileKeys& keys, const Work& work) const {
   if (keys.any == 0) return false;
   find_rows(keys, {unit.sequence, work.lane / g_.head_blocks});
   return true;
-}
-
-// The keys of the first tile; each tile then has the kernel fetch its values and the next one's keys.
-void Block::fetch(const TileKeys& keys) const {
-  const int bytes = g_.qk_dim * kElementBytes[g_.element];
-  for (int j = 0; j < kTileKeys; ++j)
-    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(keys.k[j]) + at, 0, 2);
 }
 
 void Block::prepare_args() {

@@ -2,9 +2,9 @@
 //
 //   quire_ops_bench [linear|chain|step|sample|all]     all by default; one table row per case
 //
-// Linears run over weights that are rotated so that no pass finds them in the L2 cache; a row names the rate at
-// which weights were read, or the arithmetic rate, whichever says more. `step` is a Llama-3.1-8B decode step
-// without attention: every launch of 32 layers, head and sampling.
+// Linears run over weights that are rotated so that no pass finds them in the L2 cache; a row names the rate
+// at which weights were read, or the arithmetic rate, whichever says more. `step` is a Llama-3.1-8B decode
+// step without attention: every launch of 32 layers, head and sampling.
 #include <cuda_runtime_api.h>
 #include <fmt/core.h>
 
@@ -111,12 +111,9 @@ struct Shape {
 };
 
 void bench_linears(Bench& b) {
-  const std::vector<Shape> shapes = {{"q,k,v", kHidden, {kQ, kKv, kKv}},
-                                     {"o", kQ, {kHidden}},
-                                     {"gate,up", kHidden, {kInter, kInter}},
-                                     {"down", kInter, {kHidden}},
-                                     {"14336x4096", kHidden, {kInter}},
-                                     {"lm_head", kHidden, {kVocab}}};
+  const std::vector<Shape> shapes = {{"q,k,v", kHidden, {kQ, kKv, kKv}},     {"o", kQ, {kHidden}},
+                                     {"gate,up", kHidden, {kInter, kInter}}, {"down", kInter, {kHidden}},
+                                     {"14336x4096", kHidden, {kInter}},      {"lm_head", kHidden, {kVocab}}};
   fmt::print("{:<12} {:>6} {:>10} {:>9} {:>9}\n", "linear", "rows", "us", "GB/s", "TFLOP/s");
   for (const Shape& shape : shapes) {
     std::int64_t outs = 0;
@@ -126,24 +123,26 @@ void bench_linears(Bench& b) {
     std::vector<Linear> calls(static_cast<std::size_t>(copies));
     for (Linear& call : calls) {
       call.target_count = static_cast<int>(shape.outs.size());
-      for (int t = 0; t < call.target_count; ++t) call.targets[t].weight = b.weight(shape.outs[static_cast<std::size_t>(t)], shape.cols);
+      for (int t = 0; t < call.target_count; ++t)
+        call.targets[t].weight = b.weight(shape.outs[static_cast<std::size_t>(t)], shape.cols);
     }
     for (std::int64_t rows : {1, 2, 4, 8, 16, 32, 64, 128, 256, 2048, 8192}) {
       if (outs == kVocab && rows > 256) continue;
       const std::size_t mark = b.kept.size();
       const TensorView x = b.activations(rows, shape.cols);
       for (int t = 0; t < calls[0].target_count; ++t) {
-        const TensorView y = b.activations(rows, calls[0].targets[t].weight.rows, outs == kVocab ? DType::f32 : DType::bf16);
+        const TensorView y =
+            b.activations(rows, calls[0].targets[t].weight.rows, outs == kVocab ? DType::f32 : DType::bf16);
         for (Linear& call : calls) call.targets[t].y = y;
       }
       const double us = b.time(1, rows > 256 ? 3 : 9, [&] {
-                          for (Linear& call : calls) {
-                            call.x = x;
-                            b.ops->linear(call, *b.stream);
-                          }
-                        }) /
-                        copies;
-      fmt::print("{:<12} {:>6} {:>10.2f} {:>9.0f} {:>9.1f}\n", shape.name, rows, us, static_cast<double>(bytes) / us * 1e-3,
+        for (Linear& call : calls) {
+          call.x = x;
+          b.ops->linear(call, *b.stream);
+        }
+      }) / copies;
+      fmt::print("{:<12} {:>6} {:>10.2f} {:>9.0f} {:>9.1f}\n", shape.name, rows, us,
+                 static_cast<double>(bytes) / us * 1e-3,
                  2.0 * static_cast<double>(rows * outs * shape.cols) / us * 1e-6);
       b.kept.resize(mark);
     }
@@ -155,10 +154,10 @@ void bench_linears(Bench& b) {
 void bench_chain(Bench& b) {
   fmt::print("{:<28} {:>6} {:>10}\n", "small operations", "rows", "us");
   for (std::int64_t rows : {1, 64, 8192}) {
-    const TensorView residual = b.activations(rows, kHidden, DType::f32), branch = b.activations(rows, kHidden),
-                     normed = b.activations(rows, kHidden), gate = b.activations(rows, kInter),
-                     up = b.activations(rows, kInter), q = b.activations(rows, kQ), k = b.activations(rows, kKv),
-                     v = b.activations(rows, kKv);
+    const TensorView residual = b.activations(rows, kHidden, DType::f32),
+                     branch = b.activations(rows, kHidden), normed = b.activations(rows, kHidden),
+                     gate = b.activations(rows, kInter), up = b.activations(rows, kInter),
+                     q = b.activations(rows, kQ), k = b.activations(rows, kKv), v = b.activations(rows, kKv);
     auto* norm = static_cast<float*>(b.activations(1, kHidden, DType::f32).data);
     auto* angles = static_cast<float*>(b.activations(rows, 128, DType::f32).data);
     b.kept.push_back(b.memory(rows * 8));
@@ -167,7 +166,8 @@ void bench_chain(Bench& b) {
     auto* slot = b.kept.back()->as<std::int64_t>();
     b.stream->copy(slot, slots.data(), rows * 8);
     b.stream->synchronize();
-    const auto layout = make_kv_layout({{8, 128, 128, false, -1}}, KvFormat{}, 64, PageOrder::page_first, 200).value();
+    const auto layout =
+        make_kv_layout({{8, 128, 128, false, -1}}, KvFormat{}, 64, PageOrder::page_first, 200).value();
     b.kept.push_back(b.memory(layout.page_stride() * 200));
     RopeAndKvWrite rope;
     rope.q = q.split_heads(32);
@@ -178,12 +178,16 @@ void bench_chain(Bench& b) {
     rope.write_slot = slot;
     rope.kv = layout.view(b.kept.back()->data(), 0, nullptr, nullptr);
     const int inner = rows > 64 ? 4 : 50;
-    const auto row = [&](const char* name, double us) { fmt::print("{:<28} {:>6} {:>10.2f}\n", name, rows, us); };
-    row("rms_norm with add", b.time(inner, 9, [&] { b.ops->rms_norm({residual, branch, norm, 1e-5f, normed}, *b.stream); }));
+    const auto row = [&](const char* name, double us) {
+      fmt::print("{:<28} {:>6} {:>10.2f}\n", name, rows, us);
+    };
+    row("rms_norm with add", b.time(inner, 9, [&] {
+      b.ops->rms_norm({residual, branch, norm, 1e-5f, normed}, *b.stream);
+    }));
     row("rope and KV write", b.time(inner, 9, [&] { b.ops->rope_and_kv_write(rope, *b.stream); }));
     row("gated activation", b.time(inner, 9, [&] {
-          b.ops->gated_activation({Activation::silu, 0.0f, gate, up, gate}, *b.stream);
-        }));
+      b.ops->gated_activation({Activation::silu, 0.0f, gate, up, gate}, *b.stream);
+    }));
     b.kept.clear();
   }
 }
@@ -206,7 +210,8 @@ Sample sampling(Bench& b, std::int64_t rows, const SamplingParams& params) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal(0.0f, 3.0f);
   std::vector<float> logits(static_cast<std::size_t>(rows * kVocab));
-  for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = i < static_cast<std::size_t>(kVocab) ? normal(random) : logits[i - kVocab];
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    logits[i] = i < static_cast<std::size_t>(kVocab) ? normal(random) : logits[i - kVocab];
   b.kept.push_back(b.memory(rows * kVocab * 4));
   void* device_logits = b.kept.back()->data();
   b.stream->copy(device_logits, logits.data(), rows * kVocab * 4);
@@ -221,7 +226,8 @@ Sample sampling(Bench& b, std::int64_t rows, const SamplingParams& params) {
   b.stream->copy(device_rows, step_rows.data(), b.kept.back()->bytes());
   b.stream->synchronize();
   Sample s;
-  s.state = {ints(rows + 1, false), ints(rows + 1, false), ints(rows + 1, false), ints((rows + 1) * 16, false), 16};
+  s.state = {ints(rows + 1, false), ints(rows + 1, false), ints(rows + 1, false),
+             ints((rows + 1) * 16, false), 16};
   s.logits = TensorView::matrix(device_logits, DType::f32, rows, kVocab);
   s.row_index = ints(rows, true);
   s.step_rows = device_rows;
@@ -236,12 +242,16 @@ void bench_sample(Bench& b) {
     const char* name;
     SamplingParams params;
   };
-  std::vector<Kind> kinds = {{"greedy", {}}, {"temperature", {1.0f}}, {"top-k 50", {1.0f, 50}},
-                             {"top-p 0.9", {1.0f, 0, 0.9f}}, {"top-k 50, top-p 0.9, min-p 0.05", {1.0f, 50, 0.9f, 0.05f}}};
+  std::vector<Kind> kinds = {{"greedy", {}},
+                             {"temperature", {1.0f}},
+                             {"top-k 50", {1.0f, 50}},
+                             {"top-p 0.9", {1.0f, 0, 0.9f}},
+                             {"top-k 50, top-p 0.9, min-p 0.05", {1.0f, 50, 0.9f, 0.05f}}};
   for (const Kind& kind : kinds) {
     for (std::int64_t rows : {1, 64, 256}) {
       const Sample s = sampling(b, rows, kind.params);
-      fmt::print("{:<36} {:>6} {:>10.2f}\n", kind.name, rows, b.time(10, 9, [&] { b.ops->sample(s, *b.stream); }));
+      fmt::print("{:<36} {:>6} {:>10.2f}\n", kind.name, rows,
+                 b.time(10, 9, [&] { b.ops->sample(s, *b.stream); }));
       b.kept.clear();
     }
   }
@@ -256,15 +266,17 @@ void bench_step(Bench& b) {
   };
   std::vector<Layer> layers;
   for (int i = 0; i < kLayers; ++i)
-    layers.push_back({b.weight(kQ, kHidden), b.weight(kKv, kHidden), b.weight(kKv, kHidden), b.weight(kHidden, kQ),
-                      b.weight(kInter, kHidden), b.weight(kInter, kHidden), b.weight(kHidden, kInter)});
+    layers.push_back({b.weight(kQ, kHidden), b.weight(kKv, kHidden), b.weight(kKv, kHidden),
+                      b.weight(kHidden, kQ), b.weight(kInter, kHidden), b.weight(kInter, kHidden),
+                      b.weight(kHidden, kInter)});
   const WeightView head = b.weight(kVocab, kHidden);
   const std::size_t mark = b.kept.size();
   for (std::int64_t rows : {1, 4, 8, 16, 32, 64, 128, 256}) {
-    const TensorView residual = b.activations(rows, kHidden, DType::f32), branch = b.activations(rows, kHidden),
-                     normed = b.activations(rows, kHidden), gate = b.activations(rows, kInter),
-                     up = b.activations(rows, kInter), q = b.activations(rows, kQ), k = b.activations(rows, kKv),
-                     v = b.activations(rows, kKv), logits = b.activations(rows, kVocab, DType::f32);
+    const TensorView residual = b.activations(rows, kHidden, DType::f32),
+                     branch = b.activations(rows, kHidden), normed = b.activations(rows, kHidden),
+                     gate = b.activations(rows, kInter), up = b.activations(rows, kInter),
+                     q = b.activations(rows, kQ), k = b.activations(rows, kKv), v = b.activations(rows, kKv),
+                     logits = b.activations(rows, kVocab, DType::f32);
     auto* norm = static_cast<float*>(b.activations(1, kHidden, DType::f32).data);
     RopeAndKvWrite rope;
     rope.q = q.split_heads(32);
@@ -273,7 +285,8 @@ void bench_step(Bench& b) {
     rope.cos_sin = static_cast<float*>(b.activations(rows, 128, DType::f32).data);
     rope.rotary_dim = 128;
     rope.write_slot = static_cast<std::int64_t*>(b.activations(rows, 2, DType::f32).data);
-    const auto layout = make_kv_layout({{8, 128, 128, false, -1}}, KvFormat{}, 64, PageOrder::page_first, 4).value();
+    const auto layout =
+        make_kv_layout({{8, 128, 128, false, -1}}, KvFormat{}, 64, PageOrder::page_first, 4).value();
     b.kept.push_back(b.memory(layout.page_stride() * 4));
     rope.kv = layout.view(b.kept.back()->data(), 0, nullptr, nullptr);
     Sample sample = sampling(b, rows, {});
@@ -299,7 +312,8 @@ void bench_step(Bench& b) {
       linear(normed, {{head, nullptr, logits}});
       b.ops->sample(sample, *b.stream);
     });
-    fmt::print("{:<36} {:>6} {:>10.1f}  {:.0f} GB/s of weights\n", "32 layers, head, greedy", rows, us, 15.0e9 / us * 1e-3);
+    fmt::print("{:<36} {:>6} {:>10.1f}  {:.0f} GB/s of weights\n", "32 layers, head, greedy", rows, us,
+               15.0e9 / us * 1e-3);
     b.kept.resize(mark);
   }
 }
