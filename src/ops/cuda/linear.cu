@@ -128,7 +128,8 @@ std::int64_t linear_workspace_bytes(const OpsLimits& limits) {
 void CudaOps::multiply_many(const TensorView& x, const LinearTarget& target, void* bias_place, char* panel,
                             platform::Stream& stream) {
   if (target.weight.format == WeightFormat::fp8_e4m3) {
-    // Widened to bf16 on the way, a panel at a time: exact, and cheap beside a product of many rows.
+    // Times their scales and rounded to bf16 on the way, a panel at a time: cheap beside a product of many
+    // rows.
     const std::int64_t at_once = std::max<std::int64_t>(8, kPanelBytes / (target.weight.cols * 2) / 8 * 8);
     for (std::int64_t row = 0; row < target.weight.rows; row += at_once) {
       WeightView part = target.weight;
