@@ -117,12 +117,13 @@ class Json(unittest.TestCase):
             self.assertEqual(set(row["features"]), {"page_size_gt_1", "speculation", "mla", "chunked", "multimodal", "fp8_kv"})
 
     def test_readme_has_the_matrix_of_this_program(self):
-        code, out, err = quire("backends", "--markdown")
-        self.assertEqual(code, 0, err)
         readme = ROOT / "README.md"
         text = readme.read_text() if readme.exists() else ""
-        block = text.partition("<!-- matrix -->\n")[2].partition("<!-- /matrix -->")[0]
-        self.assertEqual(block, out, "README.md's table is not this program's: run scripts/update_readme.sh")
+        for name, device in (("matrix", "cpu"), ("matrix sm90", "sm90")):
+            code, out, err = quire("backends", "--device", device, "--markdown")
+            self.assertEqual(code, 0, err)
+            block = text.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- /{name} -->")[0]
+            self.assertEqual(block, out, "README.md's table is not this program's: run scripts/update_readme.sh")
 
     def test_backends_of_models_from_config_alone(self):
         for name in ("gemma3", "gpt_oss", "deepseek_v3"):

@@ -106,7 +106,7 @@ bool fits(const Box& box, const Problem& p, Fact fact) {
       return (box.masks & bit(p.mask)) != 0;
     default: {
       const std::uint32_t feature = feature_of(fact);
-      return (p.features & feature) == 0 || (box.features & feature) != 0;
+      return (p.features & feature) == 0 ? (box.needs & feature) == 0 : (box.features & feature) != 0;
     }
   }
 }
@@ -274,7 +274,8 @@ std::string_view fact_words(Fact fact) {
 
 // "head dims 48" / "a softcap"
 std::string call_has(const Problem& p, Fact fact) {
-  if (feature_of(fact) != 0) return std::string(to_string(fact));
+  const std::uint32_t feature = feature_of(fact);
+  if (feature != 0) return fmt::format("{}{}", (p.features & feature) == 0 ? "no " : "", to_string(fact));
   return fmt::format("{} {}", fact_words(fact), value_text(p, fact));
 }
 
@@ -318,7 +319,10 @@ std::string fix_of(const Backend& row, const Problem& p, Fact fact, std::optiona
 
 std::string row_takes(const Backend& row, const Problem& p, Fact fact, std::optional<Fact> given) {
   const std::string with = given ? fmt::format(" with {}", call_has(p, *given)) : "";
-  if (feature_of(fact) != 0) return fmt::format("{} cannot do {}{}", row.name, to_string(fact), with);
+  const std::uint32_t feature = feature_of(fact);
+  if (feature != 0 && (p.features & feature) == 0)
+    return fmt::format("{} needs {}{}", row.name, to_string(fact), with);
+  if (feature != 0) return fmt::format("{} cannot do {}{}", row.name, to_string(fact), with);
   const std::vector<std::string> taken = taken_by(row.caps.boxes, fact, p, given);
   if (taken.empty()) return fmt::format("{} takes no {}{}", row.name, fact_words(fact), with);
   return fmt::format("{} takes {} {}{}", row.name, fact_words(fact), fmt::join(taken, ", "), with);

@@ -78,6 +78,7 @@ struct Box {
   std::uint32_t sources = 0;   // bit(KvSource)
   std::uint32_t masks = 0;     // bit(MaskKind)
   std::uint32_t features = 0;  // Feature set it can do
+  std::uint32_t needs = 0;     // of these, what a call must have
 };
 
 enum class Capture : std::uint8_t { no, fixed_shapes, any };

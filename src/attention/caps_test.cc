@@ -105,13 +105,45 @@ TEST(Supports, ARowWithoutBoxesRefusesEverything) {
   EXPECT_TRUE(supports(empty, legal()));
 }
 
-TEST(Table, ReferenceIsLastNamesAreUniqueAndOtherPlatformsAreEmpty) {
-  const auto table = backends(platform::Kind::cpu);
-  ASSERT_FALSE(table.empty());
-  EXPECT_EQ(table.back().name, "reference");
-  for (const Backend& row : table) EXPECT_EQ(find_backend(table, row.name), &row);
-  EXPECT_EQ(find_backend(table, "flash"), nullptr);
-  EXPECT_TRUE(backends(platform::Kind::cuda).empty());
+TEST(Table, ReferenceIsLastAndNamesAreUnique) {
+  for (const auto platform : {platform::Kind::cpu, platform::Kind::cuda}) {
+    const auto table = backends(platform);
+    ASSERT_FALSE(table.empty());
+    EXPECT_EQ(table.back().name, "reference");
+    for (const Backend& row : table) {
+      EXPECT_EQ(find_backend(table, row.name), &row);
+      for (const Box& box : row.caps.boxes) EXPECT_EQ(box.platforms, bit(platform)) << row.name;
+    }
+    EXPECT_EQ(find_backend(table, "flash"), nullptr);
+  }
+}
+
+TEST(Supports, WhatABoxNeedsIsAskedOfTheCall) {
+  constexpr Box kLatentOnly[] = {{.phases = bit(Phase::decode),
+                                  .dims = {{{576, 512}}, 1},
+                                  .q_types = bit(DType::bf16),
+                                  .kv = {bit(DType::bf16), bit(KvScaleKind::none)},
+                                  .page = {PageRule::Kind::any, 1, 256},
+                                  .orders = bit(PageOrder::page_first),
+                                  .sources = bit(KvSource::paged),
+                                  .masks = bit(MaskKind::causal),
+                                  .features = kLatent,
+                                  .needs = kLatent}};
+  const Backend row{"latent_only", "", {.boxes = kLatentOnly}, nullptr};
+  Problem p;
+  p.q_heads = 16;
+  p.kv_heads = 1;
+  p.qk_dim = 576;
+  p.v_dim = 512;
+  p.q_type = DType::bf16;
+  p.page_size = 64;
+  p.features = kLatent;
+  EXPECT_FALSE(supports(row, p));
+  p.features = 0;
+  const auto reason = supports(row, p);
+  ASSERT_TRUE(reason);
+  EXPECT_EQ(reason->facts[0], Fact::latent);
+  EXPECT_EQ(reason->text, "latent_only needs latent; this call has no latent");
 }
 
 TEST(Contract, PhaseIsDerivedFromTheRowAlone) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "attention/backends/cuda/backend.h"
 #include "base/check.h"
 #include "platform/cpu/stream.h"
 
@@ -45,7 +46,9 @@ void merge_one(const MergeArgs& args, std::int64_t row, std::int64_t head) {
 
 void merge(const MergeArgs& args, platform::Stream& stream) {
   QUIRE_CHECK(args.part_count >= 1 && args.part_count <= kMaxMergeParts, "part_count={}", args.part_count);
-  platform::cpu::as_cpu(stream).enqueue([args](platform::cpu::Team& team) {
+  auto* cpu = dynamic_cast<platform::cpu::CpuStream*>(&stream);
+  if (cpu == nullptr) return cuda::merge_parts(args, stream);
+  cpu->enqueue([args](platform::cpu::Team& team) {
     team.for_each(args.rows, [&](std::int64_t row, int) {
       for (std::int32_t head = 0; head < args.heads; ++head) merge_one(args, row, head);
     });

@@ -13,7 +13,7 @@ namespace quire::cli {
 
 namespace {
 
-constexpr std::array<std::string_view, 5> kKeys = {"heads", "dim", "batch", "ctx", "q"};
+constexpr std::array<std::string_view, 7> kKeys = {"heads", "dim", "batch", "ctx", "q", "shared", "prefix"};
 
 bool parse_int(std::string_view text, std::int32_t* value) {
   const char* end = text.data() + text.size();
@@ -40,6 +40,9 @@ Status set_part(std::string_view key, std::string_view value, attention::bench::
     fine = parse_int(value, &shape->context);
   } else if (key == "q") {
     fine = parse_int(value, &shape->q_len);
+  } else if (key == "shared" || key == "prefix") {
+    fine = parse_int(value, &shape->shared);
+    shape->hinted = key == "prefix";
   } else {
     return bad_input(fmt::format("--shape: unknown part '{}'{}", key, did_you_mean(key, kKeys)));
   }

@@ -122,7 +122,8 @@ Json cell_to_json(const bench::AttentionCell& cell) {
   json["call"] = cell.call;
   json["shape"] = {{"q_heads", s.q_heads}, {"kv_heads", s.kv_heads}, {"qk_dim", s.qk_dim},
                    {"v_dim", s.v_dim},     {"batch", s.batch},       {"context", s.context},
-                   {"q_len", s.q_len},     {"latent", s.latent}};
+                   {"q_len", s.q_len},     {"latent", s.latent},     {"shared", s.shared},
+                   {"hinted", s.hinted}};
   json["page_size"] = cell.spec.page_size;
   json["kv_dtype"] = cell.kv_dtype;
   json["us"] = cell.us;
@@ -157,6 +158,7 @@ Status attention_bench(const AttentionFlags& flags) {
     fmt::print("{:<10} {:<7} {:>3}/{:<3} dim {:>3}/{:<3} batch {:>3} ctx {:>6} q {:>4} page {:>3} {:<12} ",
                cell.spec.backend, cell.call, s.q_heads, s.kv_heads, s.qk_dim, s.v_dim, s.batch, s.context,
                s.q_len, cell.spec.page_size, cell.kv_dtype);
+    if (s.shared > 0) fmt::print("{} {} ", s.hinted ? "prefix" : "shared", s.shared);
     if (!cell.refused.empty()) {
       fmt::print("refused: {}\n", cell.refused);
       continue;
@@ -282,7 +284,9 @@ std::vector<Command> make_bench(CLI::App& root) {
   Flags attention_command(group.app(), "attention", "check, then time backends on given shapes");
   attention_command.text("--backend", &of_attention->backend, "a row, or all (but the oracle)")
       .texts("--shape", &of_attention->shapes,
-             "heads=32/8,dim=128,batch=1,ctx=8192,q=1 (dim=192/128, dim=576/512 is latent); may repeat")
+             "heads=32/8,dim=128,batch=1,ctx=8192,q=1 (dim=192/128, dim=576/512 is latent; shared=N: the "
+             "sequences "
+             "have N keys in common; prefix=N: and the row is told so); may repeat")
       .list("--page-sizes", &of_attention->page_sizes, "one or more page sizes: 1,16,64")
       .json(&of_attention->json);
   constexpr std::string_view kAttention[] = {"device", "threads", "page-size", "kv-dtype"};

@@ -17,6 +17,7 @@ namespace {
 struct VerifyFlags {
   std::string model;
   std::string backend;
+  std::string device = "cpu";
   std::uint64_t seed = 1;
   int seconds = 0;
   std::string fault;
@@ -42,8 +43,8 @@ nlohmann::ordered_json to_json(const conformance::VerifyReport& report) {
   return json;
 }
 
-void print(const conformance::VerifyReport& report) {
-  fmt::print("{}\n", platform::cpu::describe_cpu());
+void print(const conformance::VerifyReport& report, const platform::DeviceInfo& device) {
+  fmt::print("{}\n", device.kind == platform::Kind::cpu ? platform::cpu::describe_cpu() : device.name);
   for (const conformance::RowReport& row : report.rows) {
     fmt::print(
         "{:<12} {:>6} cases  {:>6} passed  {:>4} failed  {:>4} skipped  {:6.1f} s  worst {:.3g} of gate "
@@ -57,11 +58,11 @@ void print(const conformance::VerifyReport& report) {
 
 // The rows that a model's calls would use here.
 Result<std::vector<attention::Backend>> rows_of_model(const std::string& path,
-                                                      std::span<const attention::Backend> table) {
+                                                      std::span<const attention::Backend> table,
+                                                      const platform::DeviceInfo& device) {
   QUIRE_TRY(checkpoint, checkpoint::open_checkpoint(path));
   QUIRE_TRY(model, model::read_spec(*checkpoint));
-  QUIRE_TRY(device, platform::open_device("cpu", platform::ThreadPlan{}));
-  QUIRE_TRY(spec, engine::resolve(Options{}, model, device->info(), table));
+  QUIRE_TRY(spec, engine::resolve(Options{}, model, device, table));
   std::vector<attention::Backend> rows;
   for (const attention::Backend& row : table) {
     const auto uses = [&row](const attention::Pick& pick) { return pick.backend->name == row.name; };
@@ -71,19 +72,25 @@ Result<std::vector<attention::Backend>> rows_of_model(const std::string& path,
 }
 
 Status verify(const VerifyFlags& flags) {
-  const std::span<const attention::Backend> whole = attention::backends(platform::Kind::cpu);
+  QUIRE_TRY(opened, platform::open_device(flags.device, platform::ThreadPlan{}));
+  const platform::DeviceInfo device = opened->info();
+  opened.reset();
+  const std::span<const attention::Backend> whole = attention::backends(device.kind);
   std::vector<attention::Backend> table(whole.begin(), whole.end());
   if (!flags.model.empty()) {
-    QUIRE_TRY(rows, rows_of_model(flags.model, whole));
+    QUIRE_TRY(rows, rows_of_model(flags.model, whole, device));
     table = std::move(rows);
   }
-  const conformance::VerifyOptions options{
-      .backend = flags.backend, .seed = flags.seed, .seconds = flags.seconds, .fault = flags.fault};
+  const conformance::VerifyOptions options{.device = flags.device,
+                                           .backend = flags.backend,
+                                           .seed = flags.seed,
+                                           .seconds = flags.seconds,
+                                           .fault = flags.fault};
   QUIRE_TRY(report, conformance::verify(table, options));
   if (flags.json) {
     fmt::print("{}\n", to_json(report).dump());
   } else {
-    print(report);
+    print(report, device);
   }
   return report.passed ? Status() : Status(check_failed_error());
 }
@@ -95,6 +102,7 @@ Command make_verify(CLI::App& root) {
   Flags command(root, "verify", "check every attention backend against the float64 oracle, here");
   command.text("MODEL", &flags->model, "only the rows that this model would use")
       .text("--backend", &flags->backend, "one row only")
+      .text("--device", &flags->device, "cpu, cuda or cuda:N")
       .number("--seed", &flags->seed, "of the cases")
       .number("--seconds", &flags->seconds, 0, 86400,
               "time for random cases beyond the covering arrays; 0: a fixed number")

@@ -118,8 +118,8 @@ Json rows_to_json(std::span<const Backend> table) {
     Json json;
     json["name"] = row.name;
     json["description"] = row.description;
-    json["available"] = true;  // what this build has not is no row
-    json["why_not"] = nullptr;
+    json["available"] = row.make != nullptr;
+    json["why_not"] = row.make != nullptr ? Json() : Json("not in this build: it has no CUDA");
     for (const Column& column : kColumns) json["features"][column.key] = any_box(row, column.holds);
     json["boxes"] = Json::array();
     for (const Box& box : row.caps.boxes) json["boxes"].push_back(box_to_json(box));

@@ -53,6 +53,8 @@ Status check(Bench& bench, const Backend& row, AttentionCell& cell) {
   small.shape.batch = std::min(small.shape.batch, 2);
   small.shape.q_len = std::min(small.shape.q_len, 70);
   small.shape.context = std::min(small.shape.context, small.shape.q_len == 1 ? 1100 : 200);
+  if (small.shape.shared > 0)
+    small.shape.shared = small.shape.context / 2 / small.page_size * small.page_size;
   const Backend* reference = find_backend(bench.table, "reference");
   QUIRE_CHECK(reference != nullptr, "a table of {} rows without the reference", bench.table.size());
   QUIRE_TRY(ours, Cell::make(bench.device, *bench.stream, row, small, 0, bench.threads));
@@ -79,6 +81,10 @@ Result<Running> start(Bench& bench, const CellSpec& spec) {
   if (spec.shape.q_len > spec.shape.context)
     return bad_input(fmt::format("a query of {} rows has a context of {} keys: use --context {} or more",
                                  spec.shape.q_len, spec.shape.context, spec.shape.q_len));
+  if (spec.shape.shared % spec.page_size != 0 || spec.shape.shared > spec.shape.context - spec.shape.q_len)
+    return bad_input(
+        fmt::format("a shared stretch of {} keys: give whole pages of {} that end before the {} new rows",
+                    spec.shape.shared, spec.page_size, spec.shape.q_len));
   if (const auto reason = supports(*row, problem)) {
     r.cell.refused = reason->text;
     return r;
@@ -97,9 +103,12 @@ double time_layer(Bench& bench, Cell& cell) {
   const double begin = now_seconds();
   double end = begin;
   do {
-    cell.enqueue();
+    if (cell.recorded())
+      cell.replay();
+    else
+      cell.enqueue();
     bench.stream->synchronize();
-    runs += cell.layers();
+    runs += cell.recorded() ? cell.runs() : cell.layers();
     end = now_seconds();
   } while (end - begin < bench.options.round_seconds);
   return (end - begin) / static_cast<double>(runs);
@@ -137,12 +146,14 @@ Result<AttentionReport> bench_attention(platform::Device& device, std::span<cons
   Bench bench{device, table, options, device.make_stream(), nullptr};
   QUIRE_TRY(meter, CeilingMeter::make(device, *bench.stream, options));
   bench.meter = std::move(meter);
-  bench.threads = platform::cpu::as_cpu(*bench.stream).threads();
+  const bool cpu = device.info().kind == platform::Kind::cpu;
+  if (cpu) bench.threads = platform::cpu::as_cpu(*bench.stream).threads();
   std::vector<Running> cells;
   for (const CellSpec& spec : specs) {
     QUIRE_TRY(running, start(bench, spec));
     if (running.data != nullptr) running.data->enqueue();  // warm: page tables, caches of the plan
     bench.stream->synchronize();
+    if (running.data != nullptr && !cpu) running.data->record();
     cells.push_back(std::move(running));
   }
   for (int round = 0; round < options.rounds; ++round) one_round(bench, cells, round == 0);

@@ -38,6 +38,8 @@ struct Shape {
   std::int32_t context = 8192;  // keys of a sequence, its new rows included
   std::int32_t q_len = 1;
   bool latent = false;
+  std::int32_t shared = 0;  // first keys that all sequences have in common, in common pages
+  bool hinted = false;      // and the row is told so (prefix groups)
 };
 
 struct CellSpec {

@@ -40,57 +40,50 @@ std::int64_t last_level_cache_bytes() {
   return largest;
 }
 
-// Repeats `pass` until the least time has gone by; units of work per second.
-template <class F>
-double rate(double least_seconds, F pass) {
-  double work = 0;
-  const double start = now_seconds();
-  double end = start;
-  do {
-    work += pass();
-    end = now_seconds();
-  } while (end - start < least_seconds);
-  return work / (end - start);
-}
+class CpuMeter final : public CeilingMeter {
+ public:
+  CpuMeter(platform::Device& device, platform::Stream& stream, const Options& options);
+  Status prepare();
+  double read() override;
+  double copy() override;
+  double matmul() override;
+  void launches() override;
+  Ceilings summary() const override;
+  std::int64_t rotation_bytes() const override { return bytes_; }
 
-}  // namespace
+ private:
+  platform::Device& device_;
+  platform::Stream& stream_;
+  const Options options_;
+  const Loops& loops_;
+  std::int64_t cache_bytes_ = 0;
+  std::int64_t bytes_ = 0;  // of the buffer that is read
+  std::unique_ptr<platform::Arena> arena_;
+  std::unique_ptr<platform::Buffer> panels_;
+  std::vector<double> read_, copy_, matmul_, launch_, node_;
+};
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
-}
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-CeilingMeter::CeilingMeter(platform::Device& device, platform::Stream& stream, const Options& options)
+CpuMeter::CpuMeter(platform::Device& device, platform::Stream& stream, const Options& options)
     : device_(device), stream_(stream), options_(options), loops_(loops_in_use()) {
   cache_bytes_ = last_level_cache_bytes();
   const std::int64_t wanted = options.rotation_bytes > 0 ? options.rotation_bytes : 8 * cache_bytes_;
   bytes_ = (wanted + 2 * kBlock - 1) / (2 * kBlock) * (2 * kBlock);
 }
 
-Result<std::unique_ptr<CeilingMeter>> CeilingMeter::make(platform::Device& device, platform::Stream& stream,
-                                                         const Options& options) {
-  if (device.info().kind != platform::Kind::cpu)
-    return bad_input("ceilings are measured on the cpu only in this build");
-  std::unique_ptr<CeilingMeter> meter(new CeilingMeter(device, stream, options));
-  QUIRE_TRY(arena, device.reserve_arena(meter->bytes_));
-  QUIRE_TRY_STATUS(arena->back(meter->bytes_));
-  meter->arena_ = std::move(arena);
-  const std::int64_t threads = platform::cpu::as_cpu(stream).threads();
-  QUIRE_TRY(panels, device.allocate(threads * kPanelFloats * std::int64_t{sizeof(float)}, "bench panels"));
-  meter->panels_ = std::move(panels);
-  stream.fill(meter->arena_->base(), 1, meter->bytes_);
-  stream.fill(meter->panels_->data(), 0, meter->panels_->bytes());
-  stream.synchronize();
-  return meter;
+Status CpuMeter::prepare() {
+  QUIRE_TRY(arena, device_.reserve_arena(bytes_));
+  QUIRE_TRY_STATUS(arena->back(bytes_));
+  arena_ = std::move(arena);
+  const std::int64_t threads = platform::cpu::as_cpu(stream_).threads();
+  QUIRE_TRY(panels, device_.allocate(threads * kPanelFloats * std::int64_t{sizeof(float)}, "bench panels"));
+  panels_ = std::move(panels);
+  stream_.fill(arena_->base(), 1, bytes_);
+  stream_.fill(panels_->data(), 0, panels_->bytes());
+  stream_.synchronize();
+  return {};
 }
 
-double CeilingMeter::read() {
+double CpuMeter::read() {
   const char* base = static_cast<const char*>(arena_->base());
   const double speed = rate(options_.round_seconds, [&] {
     std::atomic<std::uint64_t> seen{0};
@@ -105,7 +98,7 @@ double CeilingMeter::read() {
   return speed;
 }
 
-double CeilingMeter::copy() {
+double CpuMeter::copy() {
   char* base = static_cast<char*>(arena_->base());
   const std::int64_t half = bytes_ / 2;
   const double speed = rate(options_.round_seconds, [&] {
@@ -121,7 +114,7 @@ double CeilingMeter::copy() {
   return speed;
 }
 
-double CeilingMeter::matmul() {
+double CpuMeter::matmul() {
   constexpr std::int64_t kRepeats = 2000;
   float* panels = panels_->as<float>();
   const double speed = rate(options_.round_seconds, [&] {
@@ -138,7 +131,7 @@ double CeilingMeter::matmul() {
   return speed;
 }
 
-void CeilingMeter::launches() {
+void CpuMeter::launches() {
   constexpr int kCount = 200;
   std::vector<double> single;
   for (int i = 0; i < kCount; ++i) {
@@ -157,7 +150,7 @@ void CeilingMeter::launches() {
   node_.push_back((now_seconds() - start) * 1e6 / kCount);
 }
 
-Ceilings CeilingMeter::summary() const {
+Ceilings CpuMeter::summary() const {
   Ceilings c;
   c.read_bytes_s = median(read_);
   c.copy_bytes_s = median(copy_);
@@ -167,6 +160,32 @@ Ceilings CeilingMeter::summary() const {
   c.threads = platform::cpu::as_cpu(stream_).threads();
   c.cache_bytes = cache_bytes_;
   return c;
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
+}
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Result<std::unique_ptr<CeilingMeter>> make_cpu_meter(platform::Device& device, platform::Stream& stream,
+                                                     const Options& options) {
+  auto meter = std::make_unique<CpuMeter>(device, stream, options);
+  QUIRE_TRY_STATUS(meter->prepare());
+  return std::unique_ptr<CeilingMeter>(std::move(meter));
+}
+
+Result<std::unique_ptr<CeilingMeter>> CeilingMeter::make(platform::Device& device, platform::Stream& stream,
+                                                         const Options& options) {
+  return device.info().kind == platform::Kind::cpu ? make_cpu_meter(device, stream, options)
+                                                   : make_cuda_meter(device, stream, options);
 }
 
 Result<Ceilings> bench_device(platform::Device& device, const Options& options) {

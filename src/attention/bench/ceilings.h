@@ -14,28 +14,36 @@ double now_seconds();
 
 class CeilingMeter {
  public:
+  virtual ~CeilingMeter() = default;
+  // The meter of the device's platform.
   static Result<std::unique_ptr<CeilingMeter>> make(platform::Device& device, platform::Stream& stream,
                                                     const Options& options);
   // One measurement each; the values of the round are appended to the series.
-  double read();
-  double copy();
-  double matmul();
-  void launches();
-  Ceilings summary() const;  // medians of the series
-  std::int64_t rotation_bytes() const { return bytes_; }
-
- private:
-  CeilingMeter(platform::Device& device, platform::Stream& stream, const Options& options);
-
-  platform::Device& device_;
-  platform::Stream& stream_;
-  const Options options_;
-  const Loops& loops_;
-  std::int64_t cache_bytes_ = 0;
-  std::int64_t bytes_ = 0;  // of the buffer that is read
-  std::unique_ptr<platform::Arena> arena_;
-  std::unique_ptr<platform::Buffer> panels_;
-  std::vector<double> read_, copy_, matmul_, launch_, node_;
+  virtual double read() = 0;
+  virtual double copy() = 0;
+  // Of the type that attention multiplies in: f32 on a cpu, bf16 on cuda.
+  virtual double matmul() = 0;
+  virtual void launches() = 0;
+  virtual Ceilings summary() const = 0;  // medians of the series
+  virtual std::int64_t rotation_bytes() const = 0;
 };
+
+Result<std::unique_ptr<CeilingMeter>> make_cpu_meter(platform::Device& device, platform::Stream& stream,
+                                                     const Options& options);
+Result<std::unique_ptr<CeilingMeter>> make_cuda_meter(platform::Device& device, platform::Stream& stream,
+                                                      const Options& options);
+
+// Repeats `pass` until the least time has gone by; what it returns, summed, per second.
+template <class F>
+double rate(double least_seconds, F pass) {
+  double work = 0;
+  const double start = now_seconds();
+  double end = start;
+  do {
+    work += pass();
+    end = now_seconds();
+  } while (end - start < least_seconds);
+  return work / (end - start);
+}
 
 }  // namespace quire::attention::bench

@@ -19,6 +19,11 @@ class Cell {
                                             std::int64_t cache_bytes, int threads);
   // Enqueues a plan and one run per layer; counts what they read and compute.
   void enqueue();
+  // A device that replays graphs is timed by them: one replay is runs() runs, the plan made before.
+  void record();
+  void replay() { stream_.launch(*graph_); }
+  bool recorded() const { return graph_ != nullptr; }
+  int runs() const { return runs_; }
   int layers() const { return layers_; }
   double layer_bytes() const { return layer_bytes_; }  // cache bytes that one run must read
   double layer_flops() const { return layer_flops_; }
@@ -32,6 +37,8 @@ class Cell {
   Status make_plan(const Backend& row, int threads);
   void fill_scales(const KvView& view);
   Result<void*> upload(const void* data, std::int64_t bytes);
+  void run_layers();
+  std::vector<std::uint32_t> table_of(const std::vector<std::uint32_t>& ids);
 
   platform::Device& device_;
   platform::Stream& stream_;
@@ -44,7 +51,10 @@ class Cell {
   std::unique_ptr<platform::Arena> arena_;
   std::vector<std::unique_ptr<platform::Buffer>> buffers_;
   std::vector<KvView> views_;
-  float* out_ = nullptr;
+  void* out_ = nullptr;
+  std::unique_ptr<platform::Graph> graph_;
+  int runs_ = 0;
+  PrefixGroup group_;
   StepShape shape_;
   Args args_;
   PlanBuffer plan_;

@@ -62,6 +62,7 @@ struct Space {
   std::vector<KvSource> sources;
   std::vector<MaskKind> masks;
   std::uint32_t features = 0;
+  std::uint32_t needs = 0;
 };
 
 template <class E>
@@ -107,6 +108,7 @@ Space space_of(const Box& box) {
   s.sources = bits_of(box.sources, KvSource::dense);
   s.masks = bits_of(box.masks, MaskKind::rows);
   s.features = box.features;
+  s.needs = box.needs;
   return s;
 }
 
@@ -144,8 +146,8 @@ std::vector<Axis> axes_of(const Space& s) {
   axes[kMask] = {"mask", names_of(s.masks, words)};
   for (int i = kSoftcapAxis; i <= kLatentAxis; ++i) {
     const std::uint32_t feature = kFeatureOfAxis[i - kSoftcapAxis];
-    axes[i] = {attention::features_to_string(feature), {"off"}};
-    if (s.features & feature) axes[i].values.emplace_back("on");
+    axes[i] = {attention::features_to_string(feature), {(s.needs & feature) ? "on" : "off"}};
+    if ((s.features & ~s.needs) & feature) axes[i].values.emplace_back("on");
   }
   axes[kLengths] = {"lengths", {std::begin(kLengthNames), std::end(kLengthNames)}};
   axes[kPages] = {"pages", {std::begin(kPagesNames), std::end(kPagesNames)}};
@@ -187,7 +189,10 @@ Case case_of(const Space& s, const Values& v, int box, std::uint64_t seed) {
   p.qk_dim = s.dims[v[kDims]].qk;
   p.v_dim = s.dims[v[kDims]].v;
   const int ratio = s.ratios[v[kRatio]];
-  p.kv_heads = v[kLatentAxis] ? 1 : 1 + rng.below(std::clamp(12 / ratio, 1, 3));
+  p.features = s.needs;
+  for (int i = kSoftcapAxis; i <= kLatentAxis; ++i)
+    if (v[i]) p.features |= kFeatureOfAxis[i - kSoftcapAxis];
+  p.kv_heads = (p.features & attention::kLatent) ? 1 : 1 + rng.below(std::clamp(12 / ratio, 1, 3));
   p.q_heads = p.kv_heads * ratio;
   p.q_type = s.q_types[v[kQType]];
   p.kv.k_type = s.kv_types[v[kKvType]].k;
@@ -197,8 +202,6 @@ Case case_of(const Space& s, const Values& v, int box, std::uint64_t seed) {
   p.order = s.orders[v[kOrder]];
   p.source = s.sources[v[kSource]];
   p.mask = s.masks[v[kMask]];
-  for (int i = kSoftcapAxis; i <= kLatentAxis; ++i)
-    if (v[i]) p.features |= kFeatureOfAxis[i - kSoftcapAxis];
   c.lengths = static_cast<Lengths>(v[kLengths]);
   c.pages = static_cast<Pages>(v[kPages]);
   c.logits = static_cast<Logits>(v[kLogits]);

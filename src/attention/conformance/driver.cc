@@ -83,7 +83,7 @@ class RowRun {
   }
 
   void run_box(int box) {
-    const platform::DeviceInfo& device = machine_.devices[0]->info();
+    const platform::DeviceInfo& device = machine_.places[0].device->info();
     const int extra = options_.seconds > 0 ? 2000 : kExtraCases;
     Sweep sweep = make_sweep(row_, box, options_.seed, extra);
     const int covering = static_cast<int>(sweep.cases.size()) - extra;
@@ -124,8 +124,8 @@ class RowRun {
     const Problem legal = make_sweep(row_, 0, options_.seed, 0).cases[0].problem;
     const auto refuse = [&](std::string_view what, auto change) {
       Problem problem = legal;
-      problem.platform = machine_.devices[0]->info().kind;
-      problem.arch = machine_.devices[0]->info().arch;
+      problem.platform = machine_.places[0].device->info().kind;
+      problem.arch = machine_.places[0].device->info().arch;
       problem.source = attention::KvSource::paged;
       problem.page_size = 16;
       change(problem);
@@ -173,7 +173,7 @@ Result<VerifyReport> verify(std::span<const Backend> table, const VerifyOptions&
   if (rows.empty())
     return bad_input(fmt::format("there is no attention backend '{}'; this build has {}", options.backend,
                                  names.empty() ? "none for this platform" : names));
-  QUIRE_TRY(machine, open_machine());
+  QUIRE_TRY(machine, open_machine(options.device));
   VerifyReport report;
   report.seed = options.seed;
   report.passed = true;

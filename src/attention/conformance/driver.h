@@ -11,7 +11,8 @@
 namespace quire::conformance {
 
 struct VerifyOptions {
-  std::string backend;  // one row only; empty: all
+  std::string device = "cpu";  // the table is this platform's
+  std::string backend;         // one row only; empty: all
   std::uint64_t seed = 1;
   int seconds = 0;    // for all rows together; 0: covering arrays and kExtraCases per box. The covering
                       // arrays always run whole; seconds bounds the random cases that follow them.

@@ -60,7 +60,8 @@ std::string fault_list();
 // Whether calls like this one can show the fault.
 bool can_show(const Fault& fault, const attention::Problem& problem);
 
-// `inner` as the fault would make it. Host-readable inputs; the caller synchronizes after each run.
+// `inner` as the fault would make it. `inner` takes host memory (on_device.h); the caller synchronizes after
+// each run.
 std::unique_ptr<attention::Attention> with_fault(const Fault& fault, const attention::Problem& problem,
                                                  std::unique_ptr<attention::Attention> inner);
 // attention::merge, spoiled when the fault is one of merge.

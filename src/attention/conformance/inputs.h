@@ -2,7 +2,7 @@
 // sequence, with no notion of pages. Placed is one way to lay it out for a backend: arena, page ids,
 // table, strides, poison. The same Logical placed twice must give the same result.
 //
-// Host memory throughout: this serves platforms whose device reads host memory.
+// Host memory throughout; on_device.h copies it for platforms whose device has its own.
 #pragma once
 
 #include <cstdint>
@@ -81,6 +81,7 @@ class Reserved {
   Reserved(const Reserved&) = delete;
   Reserved& operator=(const Reserved&) = delete;
   char* data() const { return data_; }
+  std::int64_t bytes() const { return bytes_; }
 
  private:
   char* data_ = nullptr;
@@ -95,9 +96,9 @@ class Guarded {
   std::int64_t size() const { return static_cast<std::int64_t>(bytes_.size()) - 2 * kGuard; }
   bool intact() const;
   void refill(std::uint8_t fill);
+  static constexpr std::int64_t kGuard = 128;
 
  private:
-  static constexpr std::int64_t kGuard = 128;
   std::vector<char> bytes_;
 };
 
@@ -121,6 +122,13 @@ class Placed {
   float lse(int row, int head) const;  // REQUIRES kLse
   // Empty, or what was written where nothing may be: guards, gaps between rows, idle rows that are not 0.
   const char* stray_write() const;
+  // The cache: its address range, and the stretches of it that were written.
+  struct Stretch {
+    std::int64_t offset = 0;
+    std::int64_t bytes = 0;
+  };
+  const Reserved& arena() const { return *arena_; }
+  const std::vector<Stretch>& written() const { return written_; }
   int lead_rows() const { return lead_; }
   int total_rows() const { return shape_.total_q; }
 
@@ -145,6 +153,7 @@ class Placed {
   int lead_ = 0;
   std::int64_t page_stride_ = 0;
   std::unique_ptr<Reserved> arena_;
+  std::vector<Stretch> written_;
   std::vector<std::int32_t> real_kv_lens_;
   std::vector<std::int32_t> q_offsets_, kv_lens_, row_begin_, row_end_, tree_base_, tree_depth_, part_begin_,
       part_end_, sparse_;

@@ -112,13 +112,13 @@ Finding Judge::other_pages(const Logical& l, Placed& base) {
 Finding Judge::schedule(const Logical& l, Placed& base) {
   Finding finding;
   if (l.problem.source == attention::KvSource::paged) finding.join(other_pages(l, base));
-  for (int device : {1, 2}) {
+  for (int place = 1; place < static_cast<int>(machine_.places.size()); ++place) {
     Placed placed(l, placement_of(l.origin));
-    if (std::string error = run(placed, device, How::eager); !error.empty()) return broken(error);
+    if (std::string error = run(placed, place, How::eager); !error.empty()) return broken(error);
     for (int r = 0; r < l.rows(); ++r)
       if (!same_bits(base, r, placed, r, l.problem.q_heads, l.has(attention::kLse)))
         return broken(fmt::format("row {} has other bits with {} threads", r,
-                                  machine_.threads[static_cast<std::size_t>(device)]));
+                                  machine_.places[static_cast<std::size_t>(place)].threads));
   }
   const int sequences = std::min<int>(2, static_cast<int>(l.sequences.size()));
   for (int i = 0; rows_stand_alone(l) && i < sequences; ++i) finding.join(split_rows(l, base, i));

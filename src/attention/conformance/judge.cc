@@ -123,16 +123,17 @@ Expected by_reference(const Placed& placed, const Logical& l, Machine& machine) 
   static const attention::Backend reference = attention::reference_backend();
   Problem problem = placed.problem();
   problem.q_type = DType::f32;
-  auto instance = reference.make(problem, *machine.devices[0]);
+  const Place& oracle = machine.oracle;
+  auto instance = reference.make(problem, *oracle.device);
   const auto total =
       static_cast<std::size_t>(placed.total_rows()) * static_cast<std::size_t>(problem.q_heads);
   std::vector<float> out(total * static_cast<std::size_t>(problem.v_dim));
   std::vector<float> lse(total);
-  Guarded workspace(instance->workspace_bytes(placed.limits(machine.threads[0])));
+  Guarded workspace(instance->workspace_bytes(placed.limits(oracle.threads)));
   const attention::PlanBuffer buffer{workspace.data(), workspace.size()};
-  instance->plan(placed.shape(), buffer, *machine.streams[0]);
-  instance->run(placed.shape(), placed.oracle_args(out.data(), lse.data()), buffer, *machine.streams[0]);
-  machine.streams[0]->synchronize();
+  instance->plan(placed.shape(), buffer, *oracle.stream);
+  instance->run(placed.shape(), placed.oracle_args(out.data(), lse.data()), buffer, *oracle.stream);
+  oracle.stream->synchronize();
   Expected expected;
   const auto lead = static_cast<std::size_t>(placed.lead_rows()) * static_cast<std::size_t>(problem.q_heads);
   const auto count = static_cast<std::size_t>(l.rows()) * static_cast<std::size_t>(problem.q_heads);
@@ -151,14 +152,24 @@ void Finding::join(const Finding& other) {
   worst = worse(worst, other.worst);
 }
 
-Result<Machine> open_machine() {
+Result<Machine> open_machine(std::string_view device) {
   Machine machine;
-  for (int threads : {2, 1, 3}) {
-    QUIRE_TRY(device, platform::open_device("cpu", {.compute = threads, .io = 1}));
-    machine.streams.push_back(device->make_stream());
-    machine.devices.push_back(std::move(device));
-    machine.threads.push_back(threads);
+  const auto open = [](std::string_view name, int threads) -> Result<Place> {
+    Place place;
+    QUIRE_TRY(opened, platform::open_device(name, {.compute = threads, .io = 1}));
+    place.stream = opened->make_stream();
+    place.device = std::move(opened);
+    place.threads = threads;
+    return place;
+  };
+  const bool cpu = device == "cpu";
+  for (int threads : cpu ? std::vector<int>{2, 1, 3} : std::vector<int>{1}) {
+    QUIRE_TRY(place, open(device, threads));
+    machine.places.push_back(std::move(place));
   }
+  QUIRE_TRY(oracle, open("cpu", 2));
+  machine.oracle = std::move(oracle);
+  if (!cpu) machine.memory = std::make_unique<DeviceMemory>(*machine.places[0].device);
   return machine;
 }
 
@@ -171,32 +182,52 @@ Placement Judge::placement_of(const Case& c) const {
           .seed = c.seed};
 }
 
-std::string Judge::run(Placed& placed, int device, How how) {
-  const auto index = static_cast<std::size_t>(device);
-  platform::Stream& stream = *machine_.streams[index];
-  auto instance = row_.make(placed.problem(), *machine_.devices[index]);
+// Recorded while all lengths are 0, replayed with the real ones.
+void Judge::replay(Placed& placed, attention::Attention& row, OnDevice* on_device,
+                   attention::PlanBuffer buffer, platform::Stream& stream) {
+  placed.set_lengths(false);
+  if (on_device != nullptr) on_device->upload(placed.shape(), placed.args(), stream);
+  stream.begin_capture();
+  if (on_device != nullptr) {
+    on_device->record(stream);
+  } else {
+    row.plan(placed.shape(), buffer, stream);
+    row.run(placed.shape(), placed.args(), buffer, stream);
+  }
+  const auto graph = stream.end_capture();
+  stream.launch(*graph);
+  stream.synchronize();
+  placed.set_lengths(true);
+  placed.poison_outputs_in_place();
+  if (on_device != nullptr) on_device->upload(placed.shape(), placed.args(), stream);
+  stream.launch(*graph);
+  stream.synchronize();
+  if (on_device != nullptr) on_device->download(buffer, stream);
+}
+
+std::string Judge::run(Placed& placed, int place, How how) {
+  Place& here = machine_.places[static_cast<std::size_t>(place)];
+  platform::Stream& stream = *here.stream;
+  auto instance = row_.make(placed.problem(), *here.device);
   if (instance == nullptr) return "make() gave nothing for a problem that supports() accepted";
+  const std::int64_t bytes = instance->workspace_bytes(placed.limits(here.threads));
+  const std::uint8_t fill = row_.caps.workspace_zeroed_once ? 0 : 0xff;
+  OnDevice* on_device = nullptr;
+  if (machine_.memory != nullptr) {
+    auto wrapped =
+        std::make_unique<OnDevice>(std::move(instance), placed.problem(), placed, *machine_.memory);
+    wrapped->make_workspace(bytes, fill, stream);
+    on_device = wrapped.get();
+    instance = std::move(wrapped);
+  }
   if (fault_ != nullptr) instance = with_fault(*fault_, placed.problem(), std::move(instance));
-  Guarded workspace(instance->workspace_bytes(placed.limits(machine_.threads[index])),
-                    row_.caps.workspace_zeroed_once ? 0 : 0xff);
+  Guarded workspace(on_device != nullptr ? 64 : bytes, fill);
   const attention::PlanBuffer buffer{workspace.data(), workspace.size()};
-  const auto work = [&] {
+  if (how == How::captured) {
+    replay(placed, *instance, on_device, buffer, stream);
+  } else {
     instance->plan(placed.shape(), buffer, stream);
     instance->run(placed.shape(), placed.args(), buffer, stream);
-  };
-  if (how == How::captured) {
-    placed.set_lengths(false);
-    stream.begin_capture();
-    work();
-    const auto graph = stream.end_capture();
-    stream.launch(*graph);
-    stream.synchronize();
-    placed.set_lengths(true);
-    placed.poison_outputs_in_place();
-    stream.launch(*graph);
-    stream.synchronize();
-  } else {
-    work();
     stream.synchronize();
   }
   if (!workspace.intact()) return "wrote outside its plan buffer";
@@ -211,7 +242,8 @@ Finding Judge::accuracy(const Logical& l) {
   if (!finding.broken.empty()) return finding;
   // The reference row is judged by a computation that knows neither pages nor tables.
   const Expected expected = row_.name == "reference" ? plain_double(l) : by_reference(placed, l, machine_);
-  const Gates gates = gates_of(l, expected, plain_float(l));
+  const bool by_units = row_.name != "reference" && l.problem.q_type != DType::f32;
+  const Gates gates = gates_of(l, expected, by_units ? plain_rounded(l) : plain_float(l));
   finding.join(
       compare_out(l.problem, l.rows(), expected, gates, [&](int r, int h) { return placed.out_row(r, h); }));
   if (l.has(attention::kLse))
@@ -223,17 +255,55 @@ bool Judge::can_merge(const Problem& problem) const {
   Problem part = problem;
   part.q_type = DType::f32;
   part.features = (part.features | attention::kPart | attention::kLse) & ~attention::kSink;
+  if (!supports(row_, part)) return true;
+  part.q_type = problem.q_type;
   return !supports(row_, part);
+}
+
+// `args` has host pointers; with a fault the merge is the host's.
+void Judge::merge(const attention::MergeArgs& args) {
+  Place& here = machine_.memory != nullptr && fault_ != nullptr ? machine_.oracle : machine_.places[0];
+  platform::Stream& stream = *here.stream;
+  if (machine_.memory == nullptr || fault_ != nullptr) {
+    merge_with_fault(fault_, args, stream);
+    return stream.synchronize();
+  }
+  DeviceMemory& memory = *machine_.memory;
+  memory.reset();
+  const std::int64_t lse_bytes = args.rows * args.heads * std::int64_t{sizeof(float)};
+  const std::int64_t out_bytes = lse_bytes * args.dim;
+  const auto in = [&](const float* host, std::int64_t bytes) -> float* {
+    if (host == nullptr) return nullptr;
+    char* target = memory.take(bytes);
+    stream.copy(target, host, bytes);
+    return reinterpret_cast<float*>(target);
+  };
+  attention::MergeArgs moved = args;
+  for (int i = 0; i < args.part_count; ++i)
+    moved.parts[i] = {in(args.parts[i].out, out_bytes), in(args.parts[i].lse, lse_bytes)};
+  moved.sink = in(args.sink, args.heads * std::int64_t{sizeof(float)});
+  moved.out = in(args.out, out_bytes);
+  moved.lse = in(args.lse, lse_bytes);
+  attention::merge(moved, stream);
+  stream.copy(args.out, moved.out, out_bytes);
+  stream.copy(args.lse, moved.lse, lse_bytes);
+  stream.synchronize();
 }
 
 Finding Judge::merged_parts(const Logical& l) {
   constexpr int kParts = 3;
   Logical whole = l;
+  // Rows that give no float32 have their parts rounded to their own type.
   whole.problem.q_type = DType::f32;
+  whole.problem.features |= attention::kPart | attention::kLse;
+  if (supports(row_, whole.problem)) whole.problem.q_type = l.problem.q_type;
+  whole.problem.features = l.problem.features;
   whole.lead_rows = whole.tail_rows = 0;
   Placement placement = placement_of(l.origin);
   placement.loose = false;  // parts are dense
   std::vector<std::unique_ptr<Placed>> parts;
+  std::vector<std::vector<float>> outs;
+  outs.reserve(kParts);
   attention::MergeArgs args;
   Finding finding;
   for (int i = 0; i < kParts; ++i) {
@@ -250,7 +320,13 @@ Finding Judge::merged_parts(const Logical& l) {
     parts.push_back(std::make_unique<Placed>(part, placement));
     finding.broken = run(*parts.back(), 0, How::eager);
     if (!finding.broken.empty()) return finding;
-    args.parts[i] = {static_cast<const float*>(parts.back()->args().out), parts.back()->args().lse};
+    std::vector<float>& dense = outs.emplace_back();
+    for (int r = 0; r < whole.rows(); ++r)
+      for (int h = 0; h < whole.problem.q_heads; ++h) {
+        const std::vector<float> row = parts.back()->out_row(r, h);
+        dense.insert(dense.end(), row.begin(), row.end());
+      }
+    args.parts[i] = {dense.data(), parts.back()->args().lse};
   }
   const Problem& p = whole.problem;
   std::vector<float> out(static_cast<std::size_t>(whole.rows()) *
@@ -264,11 +340,10 @@ Finding Judge::merged_parts(const Logical& l) {
   args.out_row_stride = std::int64_t{p.q_heads} * p.v_dim;
   args.lse = lse.data();
   args.sink = whole.sink.empty() ? nullptr : whole.sink.data();
-  merge_with_fault(fault_, args, *machine_.streams[0]);
-  machine_.streams[0]->synchronize();
+  merge(args);
 
   const Expected expected = plain_double(whole);
-  Gates gates = gates_of(whole, expected, plain_float(whole));
+  Gates gates = gates_of(whole, expected, p.q_type != DType::f32 ? plain_rounded(whole) : plain_float(whole));
   gates.largest *= 2;  // parts are rounded once more
   gates.frobenius *= 2;
   finding.join(compare_out(p, whole.rows(), expected, gates, [&](int r, int h) {

@@ -7,6 +7,7 @@
 
 #include "attention/conformance/faults.h"
 #include "attention/conformance/inputs.h"
+#include "attention/conformance/on_device.h"
 #include "attention/conformance/oracle.h"
 
 namespace quire::conformance {
@@ -27,12 +28,18 @@ struct Finding {
   void join(const Finding& other);
 };
 
-struct Machine {
-  std::vector<std::unique_ptr<platform::Device>> devices;  // 2, 1 and 3 threads
-  std::vector<std::unique_ptr<platform::Stream>> streams;
-  std::vector<int> threads;
+// One way to run a row, and where the oracle runs.
+struct Place {
+  std::unique_ptr<platform::Device> device;
+  std::unique_ptr<platform::Stream> stream;
+  int threads = 1;
 };
-Result<Machine> open_machine();
+struct Machine {
+  std::vector<Place> places;             // cpu: 2, 1 and 3 threads; else the one device
+  Place oracle;                          // a cpu
+  std::unique_ptr<DeviceMemory> memory;  // for a device with memory of its own, else null
+};
+Result<Machine> open_machine(std::string_view device);
 
 class Judge {
  public:
@@ -52,7 +59,10 @@ class Judge {
  private:
   enum class How { eager, captured };
   // Empty, or what is broken.
-  std::string run(Placed& placed, int device, How how);
+  std::string run(Placed& placed, int place, How how);
+  void merge(const attention::MergeArgs& args);
+  void replay(Placed& placed, attention::Attention& row, OnDevice* on_device, attention::PlanBuffer buffer,
+              platform::Stream& stream);
   Placement placement_of(const Case& c) const;
   Finding same_rows(const Logical& whole, Placed& base, Logical part, int index, int first,
                     std::string_view what);

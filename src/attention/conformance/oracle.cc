@@ -57,7 +57,8 @@ Numbers<Real> numbers_of(const Logical& l, const Sequence& s) {
 template <class Real>
 class Plain {
  public:
-  Plain(const Logical& l, Expected& expected) : l_(l), p_(l.problem), expected_(expected) {}
+  Plain(const Logical& l, Expected& expected, bool rounds)
+      : l_(l), p_(l.problem), expected_(expected), rounds_(rounds) {}
 
   void sequence(const Sequence& s) {
     const Numbers<Real> numbers = numbers_of<Real>(l_, s);
@@ -109,26 +110,32 @@ class Plain {
       const Real weight = std::exp(scores[i] - most);
       const Real* v = n.v.data() + static_cast<std::size_t>((keys[i] * p_.kv_heads + kv_head) * p_.v_dim);
       total += weight;
-      for (std::size_t d = 0; d < sums.size(); ++d) sums[d] += weight * v[d];
+      const Real stored = to_stored(weight);
+      for (std::size_t d = 0; d < sums.size(); ++d) sums[d] += stored * v[d];
     }
     const Real sink = l_.sink.empty() || keys.empty()
                           ? Real{0}
                           : std::exp(static_cast<Real>(l_.sink[static_cast<std::size_t>(head)]) - most);
     for (Real sum : sums)
-      expected_.out.push_back(keys.empty() ? 0.0 : static_cast<double>(sum / (total + sink)));
+      expected_.out.push_back(keys.empty() ? 0.0 : static_cast<double>(to_stored(sum / (total + sink))));
     expected_.lse.push_back(keys.empty() ? -std::numeric_limits<double>::infinity()
                                          : static_cast<double>(most + std::log(total)));
+  }
+
+  Real to_stored(Real x) const {
+    return rounds_ ? static_cast<Real>(rounded(p_.q_type, static_cast<float>(x))) : x;
   }
 
   const Logical& l_;
   const attention::Problem& p_;
   Expected& expected_;
+  bool rounds_;
 };
 
 template <class Real>
-Expected plain(const Logical& l) {
+Expected plain(const Logical& l, bool rounds = false) {
   Expected expected;
-  Plain<Real> maths(l, expected);
+  Plain<Real> maths(l, expected, rounds);
   for (const Sequence& s : l.sequences) maths.sequence(s);
   return expected;
 }
@@ -137,5 +144,6 @@ Expected plain(const Logical& l) {
 
 Expected plain_double(const Logical& l) { return plain<double>(l); }
 Expected plain_float(const Logical& l) { return plain<float>(l); }
+Expected plain_rounded(const Logical& l) { return plain<float>(l, true); }
 
 }  // namespace quire::conformance

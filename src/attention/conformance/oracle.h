@@ -19,5 +19,7 @@ struct Expected {
 
 Expected plain_double(const Logical& l);
 Expected plain_float(const Logical& l);
+// In float with weights and results rounded to the type of q, as matrix units take them.
+Expected plain_rounded(const Logical& l);
 
 }  // namespace quire::conformance

@@ -219,13 +219,14 @@ Placed::PageRange Placed::make_arena(const Logical& l, const Placement& p) {
 }
 
 void Placed::poison_page(std::int64_t page) {
-  if (problem_.order == PageOrder::page_first) {
-    std::memset(arena_->data() + page * page_stride_, 0xff, static_cast<std::size_t>(page_stride_));
-    return;
-  }
+  const auto fill = [&](char* at, std::int64_t bytes) {
+    std::memset(at, 0xff, static_cast<std::size_t>(bytes));
+    written_.push_back({at - arena_->data(), bytes});
+  };
+  if (problem_.order == PageOrder::page_first)
+    return fill(arena_->data() + page * page_stride_, page_stride_);
   const auto plane = [&](const void* base, const KvStrides& stride) {
-    std::memset(static_cast<char*>(const_cast<void*>(base)) + page * stride.page, 0xff,
-                static_cast<std::size_t>(stride.page));
+    fill(static_cast<char*>(const_cast<void*>(base)) + page * stride.page, stride.page);
   };
   plane(args_.kv.k, args_.kv.k_stride);
   plane(args_.kv.v, args_.kv.v_stride);
@@ -289,6 +290,7 @@ void Placed::place_dense(const Logical& l, const Placement& p) {
   const std::int64_t scale_bytes = tokens * kv.scale_stride.token;
   arena_ = std::make_unique<Reserved>(k_bytes + v_bytes + 2 * scale_bytes + 4096);
   std::memset(arena_->data(), 0xff, static_cast<std::size_t>(k_bytes + v_bytes + 2 * scale_bytes));
+  written_.push_back({0, k_bytes + v_bytes + 2 * scale_bytes});
   kv.k = arena_->data();
   kv.v = l.has(attention::kLatent) ? kv.k : arena_->data() + k_bytes;
   kv.k_scale = data_or_null(k_scale_);

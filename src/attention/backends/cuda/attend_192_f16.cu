@@ -1,0 +1,12 @@
+#include "attention/backends/cuda/kernels.cuh"
+
+namespace quire::attention::cuda {
+
+template <>
+Kernel kernels_192<F16>(Form form, bool fp8) {
+  return pick<Config<F16, false, 192, 128, 1, 1, 4, 2, 2>, Config<F16, true, 192, 128, 1, 1, 4, 4, 2>,
+              Config<F16, false, 192, 128, 1, 8, 1, 2, 1>, Config<F16, true, 192, 128, 1, 8, 1, 3, 1>>(form,
+                                                                                                       fp8);
+}
+
+}  // namespace quire::attention::cuda

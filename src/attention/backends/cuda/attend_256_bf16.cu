@@ -1,0 +1,12 @@
+#include "attention/backends/cuda/kernels.cuh"
+
+namespace quire::attention::cuda {
+
+template <>
+Kernel kernels_256<Bf16>(Form form, bool fp8) {
+  return pick<Config<Bf16, false, 256, 256, 1, 1, 4, 3, 1>, Config<Bf16, true, 256, 256, 1, 1, 4, 3, 2>,
+              Config<Bf16, false, 256, 256, 1, 8, 1, 2, 1>, Config<Bf16, true, 256, 256, 1, 8, 1, 3, 1>>(form,
+                                                                                                         fp8);
+}
+
+}  // namespace quire::attention::cuda

@@ -1,0 +1,28 @@
+// What a CUDA device can do at best, for attention/bench: a streaming read, a large matrix product by
+// cuBLASLt, an empty kernel. A build without CUDA has the names and no device that they could be asked of.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "platform/platform.h"
+
+namespace quire::attention::cuda {
+
+std::int64_t cache_bytes(platform::Stream& stream);  // of the device's last-level cache
+// Reads [data, data + bytes) once; `bytes` a multiple of 16. `sink`: 4 bytes that are never written.
+void read_all(const void* data, std::int64_t bytes, void* sink, platform::Stream& stream);
+void launch_empty(platform::Stream& stream);
+
+// A product of square matrices of random numbers: n^3 multiply-adds.
+class Product {
+ public:
+  virtual ~Product() = default;
+  virtual void run(platform::Stream& stream) = 0;
+  virtual double flops() const = 0;
+};
+// `type`: bf16 or fp8_e4m3. A missing cuBLASLt is a Result that says where it was sought.
+Result<std::unique_ptr<Product>> make_product(DType type, platform::Device& device, platform::Stream& stream);
+
+}  // namespace quire::attention::cuda

@@ -1,0 +1,16 @@
+#include "attention/backends/cuda/kernels.cuh"
+#include "attention/backends/cuda/latent_kernel.cuh"
+
+namespace quire::attention::cuda {
+
+template <class C>
+Kernel latent_kernel_of() {
+  return kernel_of<C>(kLatentShares, reinterpret_cast<const void*>(&attend_latent<C>));
+}
+
+template <>
+Kernel kernels_latent<F16>(Form, bool fp8) {
+  return fp8 ? latent_kernel_of<LatentConfig<F16, true>>() : latent_kernel_of<LatentConfig<F16, false>>();
+}
+
+}  // namespace quire::attention::cuda

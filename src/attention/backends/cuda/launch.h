@@ -1,0 +1,75 @@
+// The kernels of the cuda row, as its host side calls them. Every launch may be captured.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/backends/cuda/step.h"
+#include "platform/platform.h"
+#include "tensor/dtype.h"
+
+namespace quire::attention::cuda {
+
+inline constexpr std::int32_t kMostGroups = 16;
+
+// Prefix groups of a cascade: sequences [begin, end) share their first `shared` keys.
+struct Groups {
+  std::int32_t count = 0;  // 0: no cascade
+  std::int32_t begin[kMostGroups] = {};
+  std::int32_t end[kMostGroups] = {};
+  std::int32_t shared[kMostGroups] = {};
+};
+
+struct PlanParams {
+  Step step;
+  Plan plan;
+  std::int32_t tile_rows = 0;
+  std::int32_t ratio = 1;
+  std::int32_t kv_heads = 0;
+  std::int32_t least_tiles = 1;  // of a part
+  std::int32_t unit_cost = 0;
+  // With groups the plan is that of their prefixes, and suffix_begin [batch] gets the first key that each
+  // sequence has to compute itself.
+  Groups groups;
+  std::int32_t* suffix_begin = nullptr;
+};
+void launch_plan(const PlanParams& params, platform::Stream& stream);
+
+// One compiled form of the attention kernel.
+struct Kernel {
+  std::int32_t tile_rows = 0;  // packed rows of a unit
+  std::int32_t threads = 0;
+  std::int32_t shared_bytes = 0;
+  std::int32_t v_pad = 0;        // floats of a row of partial sums
+  std::int32_t least_tiles = 1;  // what a part should at least have: below, joining costs more than it spares
+  std::int32_t unit_cost = 0;    // what starting and finishing a unit costs, in tiles
+  const void* function = nullptr;
+};
+
+enum class Element : std::uint8_t { bf16, f16 };
+enum class Form : std::uint8_t {
+  narrow,
+  wide
+};  // 16 rows, warps share the keys / many rows, each warp its own
+
+// The kernel for rows of q of `element`, KV of the same type or e4m3. Head dims are rounded up to those
+// compiled.
+Kernel find_kernel(Form form, Element element, bool fp8, std::int32_t qk_dim, std::int32_t v_dim);
+
+struct JoinParams {
+  int parts = 0;
+  const float* sums[8] = {};  // [rows, heads, dim] normalised
+  const float* lses[8] = {};  // [rows, heads]
+  std::int64_t rows = 0;
+  std::int32_t heads = 0;
+  std::int32_t dim = 0;
+  void* out = nullptr;
+  std::int64_t out_row_stride = 0;  // elements
+  std::int64_t out_head_stride = 0;
+  DType out_type = DType::f32;  // f32, bf16, f16
+  float* lse = nullptr;
+  const float* sink = nullptr;
+};
+void launch_join(const JoinParams& params, platform::Stream& stream);
+void clear_lse(float* lse, std::int64_t count, platform::Stream& stream);  // -inf
+
+}  // namespace quire::attention::cuda

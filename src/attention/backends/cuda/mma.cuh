@@ -1,0 +1,124 @@
+// The few instructions of sm_80 that the kernels are made of, and the element types they work on.
+//
+// Fragments of mma.m16n8k16, lane = 4 * g + c:
+//   A (16 x 16)  a0: row g, columns 2c, 2c+1    a1: row g+8    a2: row g, columns 2c+8, 2c+9    a3: row g+8
+//   B (16 x 8)   b0: rows 2c, 2c+1 of column g  b1: rows 2c+8, 2c+9
+//   C (16 x 8)   c0, c1: row g, columns 2c, 2c+1    c2, c3: row g+8
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace quire::attention::cuda {
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// To shared memory, past L1: `bytes` of 16 (or 4) are read, 0 or all, and what is not read becomes zeros.
+__device__ __forceinline__ void copy_async_16(std::uint32_t target, const void* source, std::int32_t bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(target), "l"(source),
+               "r"(bytes));
+}
+__device__ __forceinline__ void copy_async_4(std::uint32_t target, const void* source, std::int32_t bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(target), "l"(source), "r"(bytes));
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;\n" ::); }
+template <int kLeft>
+__device__ __forceinline__ void copy_wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kLeft));
+}
+
+__device__ __forceinline__ void load_matrix_4(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void load_matrix_4_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// A score in base-2 units under a softcap: cap * tanh(x / cap) by tanh(y) = 1 - 2 / (e^2y + 1), exact at both
+// ends.
+__device__ __forceinline__ float capped(float x, float cap2, float inverse) {
+  return cap2 - __fdividef(2 * cap2, exp2_fast(2 * 1.4426950408889634f * (x * inverse)) + 1);
+}
+
+// What differs between bf16 and f16. e4m3 has 4 exponent bits of bias 7: moved to their place in the wider
+// type a value comes out too small by a power of two, which one exact multiplication mends.
+struct Bf16 {
+  using Pair = __nv_bfloat162;
+  static constexpr int kE4m3Shift = 4;  // from a byte in the upper half of 16 bits to exponent | mantissa
+  static constexpr std::uint32_t kE4m3Factor = 0x7b807b80u;  // 2^120 twice
+  __device__ __forceinline__ static void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+  __device__ __forceinline__ static std::uint32_t pack(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+  __device__ __forceinline__ static std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
+    const __nv_bfloat162 product =
+        __hmul2(reinterpret_cast<const __nv_bfloat162&>(a), reinterpret_cast<const __nv_bfloat162&>(b));
+    return reinterpret_cast<const std::uint32_t&>(product);
+  }
+};
+
+struct F16 {
+  static constexpr int kE4m3Shift = 1;
+  static constexpr std::uint32_t kE4m3Factor = 0x5c005c00u;  // 2^8 twice
+  __device__ __forceinline__ static void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+  __device__ __forceinline__ static std::uint32_t pack(float low, float high) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+  __device__ __forceinline__ static std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
+    const __half2 product = __hmul2(reinterpret_cast<const __half2&>(a), reinterpret_cast<const __half2&>(b));
+    return reinterpret_cast<const std::uint32_t&>(product);
+  }
+};
+
+// Two e4m3 values, each in the upper byte of a half of `bytes` (the lower bytes do not matter), to a pair of
+// T.
+template <class T>
+__device__ __forceinline__ std::uint32_t from_e4m3(std::uint32_t bytes) {
+  const std::uint32_t bits = (bytes & 0x80008000u) | ((bytes & 0x7f007f00u) >> T::kE4m3Shift);
+  return T::multiply(bits, T::kE4m3Factor);
+}
+// Four consecutive values -> two pairs.
+template <class T>
+__device__ __forceinline__ void from_e4m3_row(std::uint32_t bytes, std::uint32_t& low, std::uint32_t& high) {
+  low = from_e4m3<T>(__byte_perm(bytes, 0, 0x1404));
+  high = from_e4m3<T>(__byte_perm(bytes, 0, 0x3424));
+}
+// Values of two rows, [r0c0, r0c1, r1c0, r1c1] -> the pairs (r0c0, r1c0) and (r0c1, r1c1).
+template <class T>
+__device__ __forceinline__ void from_e4m3_columns(std::uint32_t bytes, std::uint32_t& even,
+                                                  std::uint32_t& odd) {
+  even = from_e4m3<T>(bytes << 8);
+  odd = from_e4m3<T>(bytes);
+}
+
+}  // namespace quire::attention::cuda

@@ -1,0 +1,102 @@
+#include "attention/backends/cuda/plan.h"
+
+#include <algorithm>
+
+namespace quire::attention::cuda {
+namespace {
+
+constexpr std::int64_t kAlign = 256;
+
+// Takes parts off a range, each aligned.
+class Carver {
+ public:
+  explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
+  template <class T>
+  T* take(std::int64_t count) {
+    char* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += (count * static_cast<std::int64_t>(sizeof(T)) + kAlign - 1) / kAlign * kAlign;
+    return reinterpret_cast<T*>(at);
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  char* base_;
+  std::int64_t used_ = 0;
+};
+
+Plan carve_plan(Carver& carver, const Geometry& g, const Launch& launch, std::int64_t sources,
+                std::int64_t total_q) {
+  const Kernel& kernel = launch.kernel;
+  const std::int64_t units = sources + total_q * g.ratio / kernel.tile_rows;
+  const std::int64_t rows = std::int64_t{launch.parts} * 2 * kernel.tile_rows;
+  Plan plan;
+  plan.header = carver.take<PlanHeader>(1);
+  plan.sequence_units = carver.take<std::int32_t>(sources + 1);
+  plan.units = carver.take<Unit>(units);
+  plan.starts = carver.take<std::int32_t>(units + 1);
+  plan.part_starts = carver.take<PartStart>(launch.parts);
+  plan.arrivals = carver.take<std::int32_t>(units * g.kv_heads);
+  plan.stats = carver.take<float>(rows * 2);
+  plan.sums = carver.take<float>(rows * kernel.v_pad);
+  plan.unit_capacity = static_cast<std::int32_t>(units);
+  plan.parts = launch.parts;
+  return plan;
+}
+
+}  // namespace
+
+const Launch& launch_for(const Geometry& g, std::int32_t max_q) {
+  const bool fits = std::int64_t{max_q} * g.ratio <= g.narrow.kernel.tile_rows;
+  return fits ? g.narrow : g.wide;
+}
+
+Layout make_layout(const Geometry& g, const Launch& launch, const Bounds& bounds, void* base) {
+  Carver carver(base);
+  Layout layout;
+  layout.plan = carve_plan(carver, g, launch, bounds.batch, bounds.total_q);
+  if (g.cascade) {
+    layout.cascade.prefix = carve_plan(carver, g, g.wide, kMostGroups, bounds.total_q);
+    layout.cascade.suffix_begin = carver.take<std::int32_t>(bounds.batch);
+    const std::int64_t rows = std::int64_t{bounds.total_q} * g.q_heads;
+    for (float*& sums : layout.cascade.sums) sums = carver.take<float>(rows * g.v_dim);
+    for (float*& lse : layout.cascade.lses) lse = carver.take<float>(rows);
+  }
+  layout.bytes = carver.used();
+  return layout;
+}
+
+std::int64_t plan_bytes(const Geometry& g, const Limits& limits) {
+  const Bounds bounds{limits.max_batch, limits.max_total_q, limits.max_q};
+  std::int64_t bytes = make_layout(g, launch_for(g, limits.max_q), bounds, nullptr).bytes;
+  // A step of shorter queries than the longest may take the other form.
+  if (limits.max_q > 1 && std::int64_t{limits.max_q} * g.ratio > g.narrow.kernel.tile_rows)
+    bytes = std::max(bytes, make_layout(g, g.narrow, bounds, nullptr).bytes);
+  return bytes;
+}
+
+Groups groups_of(const Geometry& g, const StepShape& shape) {
+  Groups groups;
+  const bool plain = shape.tree_bits == nullptr && shape.part_begin == nullptr &&
+                     (shape.mask == MaskKind::causal || shape.mask == MaskKind::full);
+  if (!g.cascade || !plain) return groups;
+  for (std::int32_t i = 0; i < shape.prefix_group_count && groups.count < kMostGroups; ++i) {
+    const PrefixGroup& group = shape.prefix_groups[i];
+    if (group.row_end - group.row_begin < 2 || group.shared_len < 1) continue;
+    // Levels nest: of two groups that meet, the first is followed.
+    bool meets = false;
+    for (std::int32_t k = 0; k < groups.count; ++k)
+      meets = meets || (group.row_begin < groups.end[k] && groups.begin[k] < group.row_end);
+    if (meets) continue;
+    groups.begin[groups.count] = group.row_begin;
+    groups.end[groups.count] = group.row_end;
+    groups.shared[groups.count] = group.shared_len;
+    ++groups.count;
+  }
+  return groups;
+}
+
+bool is_aligned(const void* base, std::int64_t bytes) {
+  return (reinterpret_cast<std::uintptr_t>(base) | static_cast<std::uintptr_t>(bytes)) % 16 == 0;
+}
+
+}  // namespace quire::attention::cuda
