@@ -12,18 +12,26 @@ Buffers Buffers::plan(Region& region, const ModelSpec& spec, std::int64_t rows, 
   b.residual = region.matrix(kResidual, rows, spec.hidden);
   b.normed = region.matrix(type, rows, spec.hidden);
   b.branch = region.matrix(type, rows, spec.hidden);
-  b.q = region.matrix(type, rows, std::int64_t{spec.q_heads} * spec.qk_dim);
+  // Outputs of weights that lie side by side lie side by side too: a device may make one product of them.
+  const std::int64_t q = std::int64_t{spec.q_heads} * spec.qk_dim;
+  const std::int64_t k = spec.latent ? 0 : std::int64_t{spec.kv_heads} * spec.qk_dim;
+  const std::int64_t v = spec.latent ? 0 : std::int64_t{spec.kv_heads} * spec.v_dim;
+  const TensorView qkv = region.matrix(type, rows, q + k + v);
+  b.q = qkv.cols_slice(0, q);
   if (!spec.latent) {
-    b.k = region.matrix(type, rows, std::int64_t{spec.kv_heads} * spec.qk_dim);
-    b.v = region.matrix(type, rows, std::int64_t{spec.kv_heads} * spec.v_dim);
+    b.k = qkv.cols_slice(q, k);
+    b.v = qkv.cols_slice(q + k, v);
   }
   b.attended = region.matrix(type, rows, std::int64_t{spec.q_heads} * spec.v_dim);
   std::int64_t width = 0;
   for (const LayerSpec& layer : spec.layers)
     if (!layer.moe) width = std::max<std::int64_t>(width, spec.intermediate);
   if (spec.moe) width = std::max<std::int64_t>(width, spec.moe->shared_intermediate);
-  b.gate = region.matrix(type, rows, width);
-  b.up = region.matrix(type, rows, width);
+  if (width > 0) {
+    const TensorView gate_up = region.matrix(type, rows, 2 * width);
+    b.gate = gate_up.cols_slice(0, width);
+    b.up = gate_up.cols_slice(width, width);
+  }
   if (spec.moe) {
     if (spec.moe->shared_intermediate > 0) b.shared = region.matrix(type, rows, spec.hidden);
     b.router = region.matrix(kLogits, rows, spec.moe->experts);

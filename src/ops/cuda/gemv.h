@@ -14,7 +14,8 @@ inline constexpr std::int64_t kGemvRows = 16;
 // columns; fp8: 64) at 16-byte places, x of 16-bit elements at 16-byte places, at most kGemvRows rows. x must
 // be of the weights' type (bf16 for fp8 weights).
 bool gemv_takes(const Linear& args);
-// One launch for all targets. REQUIRES: gemv_takes, sm_90.
-void gemv(const Linear& args, int multiprocessors, platform::Stream& stream);
+// One launch for all targets. counters: two, device memory, zero before the first launch and after each.
+// REQUIRES: gemv_takes, sm_90.
+void gemv(const Linear& args, std::int32_t* counters, int multiprocessors, platform::Stream& stream);
 
 }  // namespace quire::ops::cuda

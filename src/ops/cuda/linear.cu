@@ -211,7 +211,7 @@ void CudaOps::linear(const Linear& args, platform::Stream& stream) {
   }
   Linear ready = args;
   ready.x = operand(args.x, operand_type(format), x_place, stream);
-  if (arch_ >= 90 && gemv_takes(ready)) return gemv(ready, multiprocessors_, stream);
+  if (arch_ >= 90 && gemv_takes(ready)) return gemv(ready, workspace_.counters(), multiprocessors_, stream);
   for (int t = 0; t < ready.target_count; ++t) {
     LinearTarget merged = ready.targets[t];
     while (t + 1 < ready.target_count && adjoins(merged, ready.targets[t + 1])) {

@@ -32,6 +32,7 @@ __device__ void take_top(float* score, int n, int k, std::int32_t* chosen, int l
     for (int step = 16; step > 0; step /= 2)
       best = better(best, {__shfl_xor_sync(0xffffffffu, best.value, step),
                            __shfl_xor_sync(0xffffffffu, best.id, step)});
+    __syncwarp();                    // all lanes have read before one writes
     const int id = max(best.id, 0);  // all NaN: any legal expert; the logits say so already
     if (lane == 0) {
       chosen[i] = id;

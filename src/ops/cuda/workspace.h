@@ -11,6 +11,8 @@ namespace quire::ops::cuda {
 
 inline std::int64_t align256(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
+// Counters of gemv, zero between calls.
+inline constexpr std::int64_t kCounterBytes = 256;
 // What cuBLASLt is offered; its heuristics for this chip use up to 32 MiB.
 inline constexpr std::int64_t kBlasBytes = std::int64_t{32} << 20;
 // Weights that are expanded to bf16 on their way to cuBLASLt pass through in panels of this size.
@@ -23,8 +25,9 @@ class Workspace {
       : data_(static_cast<char*>(data)), bytes_(bytes), limits_(limits) {}
   const OpsLimits& limits() const { return limits_; }
   void* blas() const { return data_; }
-  char* scratch() const { return data_ + kBlasBytes; }
-  std::int64_t scratch_bytes() const { return bytes_ - kBlasBytes; }
+  std::int32_t* counters() const { return reinterpret_cast<std::int32_t*>(data_ + kBlasBytes); }
+  char* scratch() const { return data_ + kBlasBytes + kCounterBytes; }
+  std::int64_t scratch_bytes() const { return bytes_ - kBlasBytes - kCounterBytes; }
 
  private:
   char* data_ = nullptr;
