@@ -346,7 +346,7 @@ struct Attend {
       for (int w = 0; w < C::kKeyWarps; ++w) all.x = fmaxf(all.x, warp_stats[w * C::kTileRows + row].x);
       for (int w = 0; w < C::kKeyWarps; ++w) {
         RowStat& one = warp_stats[w * C::kTileRows + row];
-        const float weight = one.y > 0 ? exp2f(one.x - all.x) : 0.0f;
+        const float weight = one.y != 0 ? exp2f(one.x - all.x) : 0.0f;
         all.y += one.y * weight;
         one.x = weight;
       }

@@ -63,13 +63,14 @@ __device__ __forceinline__ float head_scale(const RunParams& p, const char* scal
   return 1.0f;
 }
 
-// The factor that makes a row's sums its result; writes the row's lse.
+// The factor that makes a row's sums its result; writes the row's lse. A total that is no number stays one:
+// whoever reads the logits must see it.
 __device__ __forceinline__ float finish_stat(const RunParams& p, const Piece& piece, std::int32_t r,
                                              RowStat stat, float v_scale) {
   const OutRow at = out_row(p, piece, r);
   if (p.lse != nullptr)
-    p.lse[at.row * p.q_heads + at.head] = stat.y > 0 ? (stat.x + log2f(stat.y)) * kLn2 : -INFINITY;
-  if (!(stat.y > 0)) return 0;
+    p.lse[at.row * p.q_heads + at.head] = stat.y != 0 ? (stat.x + log2f(stat.y)) * kLn2 : -INFINITY;
+  if (stat.y == 0) return 0;
   const float sink = p.sink != nullptr ? exp2f(p.sink[at.head] * kLog2e - stat.x) : 0.0f;
   return v_scale / (stat.y + sink);
 }
@@ -90,7 +91,7 @@ __device__ __forceinline__ void join_pieces(const RunParams& p, const Piece& pie
 #pragma unroll 8
     for (std::int64_t part = cut.first_part; part <= cut.last_part; ++part) {
       const RowStat one = __ldcg(stat_at(p, slot_of(cut, part) * tile_rows + r));
-      if (one.y > 0) all.y += one.y * exp2f(one.x - all.x);
+      if (one.y != 0) all.y += one.y * exp2f(one.x - all.x);
     }
     stats[r] = all;
     factors[r] = finish_stat(p, piece, r, all, v_scale);
@@ -120,7 +121,7 @@ __device__ __forceinline__ void join_pieces(const RunParams& p, const Piece& pie
         const RowStat one = __ldcg(stat_at(p, base + row[k]));
         const float4 x =
             __ldcg(reinterpret_cast<const float4*>(p.plan.sums + (base + row[k]) * v_pad + dim[k]));
-        const float weight = one.y > 0 ? exp2_fast(one.x - stats[row[k]].x) : 0.0f;
+        const float weight = one.y != 0 ? exp2_fast(one.x - stats[row[k]].x) : 0.0f;
         sum[k].x += weight * x.x;
         sum[k].y += weight * x.y;
         sum[k].z += weight * x.z;
