@@ -96,7 +96,7 @@ Result<Activation> read_activation(const JsonView& config, std::string_view key)
                                key, printable(name)));
 }
 
-// rope_type of a rope object, as the old key `type` too. Refuses kinds that are not implemented.
+// rope_type of a rope object, as the old key `type` too. Refuses every kind but those below.
 Result<RopeKind> read_rope_kind(const JsonView& object) {
   const std::string_view key = object.has("rope_type") ? "rope_type" : "type";
   QUIRE_TRY(name, object.string_or(key, "default"));
