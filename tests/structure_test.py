@@ -17,7 +17,7 @@ PLANTED = {
     "check_vendor": ("src/model/planted.h", "#pragma once\n#ifdef __CUDA_ARCH__\n#endif\n"),
     "check_sizes": ("src/base/planted.h", "#pragma once\n" + "// line\n" * 501),
     "check_banned": ("src/base/planted.h", "#pragma once\nusing namespace std;\n"),
-    "check_machine_paths": ("docs/PLANTED.md", "see /work/thing\n"),
+    "check_machine_paths": ("docs/PLANTED.md", "see /home/somebody/thing\n"),
     "check_doc_paths": ("docs/PLANTED.md", "see `src/nowhere/at_all.h`\n"),
     "check_empty_folders": ("src/base/planted/", None),
 }

@@ -43,7 +43,7 @@ TEST(Memory, SteadyDecodeAllocatesNothing) {
   if (kPoison)
     GTEST_SKIP() << "builds that check audit their books, and a sanitizer has an allocator of its own";
   const std::string path = gemma();
-  if (path.empty()) GTEST_SKIP() << "no golden data";
+  if (path.empty()) FAIL() << "no golden data";
   for (const bool overlap : {true, false}) {
     Options options;
     options.max_context = 400;
@@ -79,7 +79,7 @@ TEST(Memory, SteadyDecodeAllocatesNothing) {
 // A model of gemma's two groups with a 32,768-token limit reads 32,000 tokens with random weights.
 TEST(Memory, WindowGroupHoldsWindowAndChunk) {
   const std::string path = gemma();
-  if (path.empty()) GTEST_SKIP() << "no golden data";
+  if (path.empty()) FAIL() << "no golden data";
   Options options;
   options.load_format = "dummy";
   options.max_running = 1;
@@ -183,7 +183,7 @@ TEST(Memory, TheLedgerIsWhatTheProcessHoldsWithMappedWeights) {
 #endif
   const std::string name = "SmolLM2-135M-Instruct.Q4_1.gguf";
   const std::string file = std::string(QUIRE_SOURCE_DIR) + "/.deps/models/" + name;
-  if (!std::filesystem::exists(file)) GTEST_SKIP() << "the model is not fetched: no " << file;
+  if (!std::filesystem::exists(file)) FAIL() << "the model is not fetched: no " << file;
   if (smaps("Private_Dirty") < 0) GTEST_SKIP() << "no /proc/self/smaps_rollup";
   Options options;
   options.kv_dtype = "f32";
@@ -199,7 +199,7 @@ TEST(Memory, TheArenaBecomesPrivateWithUse) {
   GTEST_SKIP() << "fresh memory is poisoned, which uses it";
 #endif
   const std::string path = gemma();
-  if (path.empty()) GTEST_SKIP() << "no golden data";
+  if (path.empty()) FAIL() << "no golden data";
   if (smaps("Private_Dirty") < 0) GTEST_SKIP() << "no /proc/self/smaps_rollup";
   Options options;
   options.load_format = "dummy";

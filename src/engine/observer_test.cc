@@ -81,7 +81,7 @@ class ObserverTest : public ::testing::Test {
  protected:
   void SetUp() override {
     root_ = quire::testing::golden_dir();
-    if (root_.empty()) GTEST_SKIP() << "no golden data";
+    if (root_.empty()) FAIL() << "no golden data";
   }
   std::string model(const std::string& name) const { return root_ + "/models/" + name; }
   std::string root_;

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/carver.h"
+#include "base/carver.h"
 #include "engine/limits.h"
 
 namespace quire::engine {
 namespace {
 
-Upload carve_upload(Carver& carver, const StepLimits& limits) {
+Upload carve_upload(Carver<>& carver, const StepLimits& limits) {
   Upload upload;
   upload.delta_count = carver.take<std::int32_t>(1);
   upload.rows = carver.take<ops::StepRow>(limits.max_batch);
@@ -22,7 +22,7 @@ Upload carve_upload(Carver& carver, const StepLimits& limits) {
   return upload;
 }
 
-Results carve_results(Carver& carver, const StepLimits& limits) {
+Results carve_results(Carver<>& carver, const StepLimits& limits) {
   const std::int64_t top = std::int64_t{limits.max_total_q} * kMaxScoreTop;
   Results results;
   results.token = carver.take<std::int32_t>(limits.max_logit_rows());
@@ -33,7 +33,7 @@ Results carve_results(Carver& carver, const StepLimits& limits) {
   return results;
 }
 
-TensorView matrix(Carver& carver, DType type, std::int64_t rows, std::int64_t cols) {
+TensorView matrix(Carver<>& carver, DType type, std::int64_t rows, std::int64_t cols) {
   const std::int64_t bytes = rows * cols * static_cast<std::int64_t>(dtype_bytes(type));
   return TensorView::matrix(carver.take<std::byte>(bytes), type, rows, cols);
 }
@@ -46,7 +46,7 @@ constexpr std::string_view kOwners[] = {"pinned step buffers", "step buffers", "
 std::int32_t StepLimits::max_logit_rows() const { return std::max(max_batch, kScoreRows); }
 
 std::int64_t StepBuffers::carve_pinned(void* base) {
-  Carver carver(base);
+  Carver<> carver(base);
   for (Upload& side : host_upload_) side = carve_upload(carver, limits_);
   for (Results& side : host_results_) side = carve_results(carver, limits_);
   for (SlotStart*& side : slot_start_) side = carver.take<SlotStart>(limits_.slots);
@@ -54,7 +54,7 @@ std::int64_t StepBuffers::carve_pinned(void* base) {
 }
 
 std::int64_t StepBuffers::carve_step(void* base) {
-  Carver carver(base);
+  Carver<> carver(base);
   upload = carve_upload(carver, limits_);
   results = carve_results(carver, limits_);
   tokens = carver.take<std::int32_t>(limits_.max_total_q);
@@ -68,7 +68,7 @@ std::int64_t StepBuffers::carve_step(void* base) {
 }
 
 std::int64_t StepBuffers::carve_state(void* base) {
-  Carver carver(base);
+  Carver<> carver(base);
   state.length = carver.take<std::int32_t>(limits_.slots);
   state.last_token = carver.take<std::int32_t>(limits_.slots);
   state.prompt_length = carver.take<std::int32_t>(limits_.slots);
@@ -80,7 +80,7 @@ std::int64_t StepBuffers::carve_state(void* base) {
 }
 
 std::int64_t StepBuffers::carve_tables(void* base) {
-  Carver carver(base);
+  Carver<> carver(base);
   for (std::int32_t g = 0; g < limits_.groups; ++g) {
     groups[g].table_stride = limits_.table_stride();
     groups[g].page_size = limits_.page_size;
@@ -91,7 +91,7 @@ std::int64_t StepBuffers::carve_tables(void* base) {
 }
 
 std::int64_t StepBuffers::carve_logits(void* base) {
-  Carver carver(base);
+  Carver<> carver(base);
   logit_input = matrix(carver, limits_.compute, limits_.max_logit_rows(), limits_.hidden);
   logits = matrix(carver, DType::f32, limits_.max_logit_rows(), limits_.vocab);
   return carver.used();

@@ -33,8 +33,7 @@ std::vector<std::string> names(const std::vector<attention::Call>& calls) {
 class Groups : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(quire::testing::golden_dir() + "/models/gemma3"))
-      GTEST_SKIP() << "no golden data";
+    if (!std::filesystem::exists(quire::testing::golden_dir() + "/models/gemma3")) FAIL() << "no golden data";
   }
   std::vector<KvGroup> groups_;
 };

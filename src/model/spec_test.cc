@@ -224,7 +224,7 @@ std::string tensor_problem(const ModelSpec& spec, const Checkpoint& checkpoint) 
 
 TEST(GoldenSpec, ModelsParseOrAreRefusedByName) {
   const std::string golden = quire::testing::golden_dir();
-  if (golden.empty() || !std::filesystem::exists(golden + "/models")) GTEST_SKIP() << "no golden data";
+  if (golden.empty() || !std::filesystem::exists(golden + "/models")) FAIL() << "no golden data";
   int parsed = 0;
   for (const auto& entry : std::filesystem::directory_iterator(golden + "/models")) {
     if (!entry.is_directory()) continue;
@@ -250,7 +250,7 @@ TEST(GoldenSpec, ModelsParseOrAreRefusedByName) {
 
 TEST(GoldenSpec, PublishedStyleGivesTheSameSpec) {
   const std::string golden = quire::testing::golden_dir();
-  if (golden.empty() || !std::filesystem::exists(golden + "/legacy_config")) GTEST_SKIP() << "no golden data";
+  if (golden.empty() || !std::filesystem::exists(golden + "/legacy_config")) FAIL() << "no golden data";
   int compared = 0;
   for (const auto& entry : std::filesystem::directory_iterator(golden + "/legacy_config")) {
     const std::string name = entry.path().filename().string();
@@ -271,7 +271,7 @@ TEST(GoldenSpec, PublishedStyleGivesTheSameSpec) {
 
 TEST(GoldenSpec, Gemma3) {
   const std::string golden = quire::testing::golden_dir();
-  if (golden.empty() || !std::filesystem::exists(golden + "/models/gemma3")) GTEST_SKIP() << "no golden data";
+  if (golden.empty() || !std::filesystem::exists(golden + "/models/gemma3")) FAIL() << "no golden data";
   const auto spec = read_spec(**open_checkpoint(golden + "/models/gemma3"));
   ASSERT_TRUE(spec.ok());
   ASSERT_EQ(spec->groups.size(), 2u);
@@ -290,8 +290,7 @@ TEST(GoldenSpec, Gemma3) {
 
 TEST(GoldenSpec, DeepseekV3) {
   const std::string golden = quire::testing::golden_dir();
-  if (golden.empty() || !std::filesystem::exists(golden + "/models/deepseek_v3"))
-    GTEST_SKIP() << "no golden data";
+  if (golden.empty() || !std::filesystem::exists(golden + "/models/deepseek_v3")) FAIL() << "no golden data";
   const auto spec = read_spec(**open_checkpoint(golden + "/models/deepseek_v3"));
   ASSERT_TRUE(spec.ok());
   EXPECT_EQ(kv_layer_shape(*spec).qk_dim, 576);
@@ -310,7 +309,7 @@ TEST(GoldenSpec, DeepseekV3) {
 
 TEST(GoldenSpec, GgufTwins) {
   const std::string golden = quire::testing::golden_dir();
-  if (golden.empty() || !std::filesystem::exists(golden + "/gguf")) GTEST_SKIP() << "no golden data";
+  if (golden.empty() || !std::filesystem::exists(golden + "/gguf")) FAIL() << "no golden data";
   int parsed = 0;
   for (const auto& entry : std::filesystem::directory_iterator(golden + "/gguf")) {
     if (!entry.is_directory()) continue;
@@ -341,7 +340,7 @@ TEST(GoldenSpec, GgufTwins) {
 
 TEST(Spec, RealGguf) {
   const std::string path = std::string(QUIRE_SOURCE_DIR) + "/.deps/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "the real model was not fetched";
+  if (!std::filesystem::exists(path)) FAIL() << "the real model was not fetched";
   const auto file = open_checkpoint(path);
   ASSERT_TRUE(file.ok());
   const auto spec = read_spec(**file);

@@ -46,7 +46,7 @@ std::string repeated(const std::string& unit, int times) {
 
 TEST(ChatTemplateGolden, EveryCaseIsExact) {
   const std::filesystem::path root = testing::golden_dir() + "/chat_templates";
-  if (!std::filesystem::exists(root)) GTEST_SKIP() << "no golden data";
+  if (!std::filesystem::exists(root)) FAIL() << "no golden data";
   int cases = 0;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
     auto made = ChatTemplate::parse(read(entry.path() / "template.jinja"), entry.path().filename().string());

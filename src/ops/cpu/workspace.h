@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/carver.h"
 #include "base/check.h"
 #include "ops/cpu/products.h"
 #include "ops/ops.h"
@@ -60,21 +61,6 @@ inline float* Workspace::panel(int thread) const {
                                   thread * panel_bytes(limits_));
 }
 
-// Hands out pieces of the scratch one after another, aligned to 64 bytes. With a null base it only counts.
-class Carver {
- public:
-  explicit Carver(char* base) : base_(base) {}
-  template <class T>
-  T* take(std::int64_t count) {
-    char* at = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += align64(count * static_cast<std::int64_t>(sizeof(T)));
-    return reinterpret_cast<T*>(at);
-  }
-  std::int64_t used() const { return used_; }
-
- private:
-  char* base_;
-  std::int64_t used_ = 0;
-};
+using Carver = quire::Carver<>;
 
 }  // namespace quire::ops::cpu

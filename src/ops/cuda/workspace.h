@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/carver.h"
 #include "ops/ops.h"
 
 namespace quire::ops::cuda {
-
-inline std::int64_t align256(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Counters of gemv, zero between calls.
 inline constexpr std::int64_t kCounterBytes = 256;
@@ -35,22 +34,7 @@ class Workspace {
   OpsLimits limits_;
 };
 
-// Hands out pieces of the scratch one after another, aligned to 256 bytes. With a null base it only counts.
-class Carver {
- public:
-  explicit Carver(char* base) : base_(base) {}
-  template <class T>
-  T* take(std::int64_t count) {
-    char* at = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += align256(count * static_cast<std::int64_t>(sizeof(T)));
-    return reinterpret_cast<T*>(at);
-  }
-  std::int64_t used() const { return used_; }
-
- private:
-  char* base_;
-  std::int64_t used_ = 0;
-};
+using Carver = quire::Carver<256>;
 
 // What each part of CudaOps needs of the scratch.
 std::int64_t linear_workspace_bytes(const OpsLimits& limits);

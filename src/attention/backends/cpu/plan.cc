@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include "attention/backends/cpu/rows.h"
+#include "base/carver.h"
 #include "base/check.h"
 
 namespace quire::attention::cpu {
 namespace {
 
 constexpr std::int64_t kAlign = 64;
+using Carver = quire::Carver<kAlign>;
 // Partial results of split sequences get at most this much, or what one row needs; sequences that find it
 // full are not split.
 constexpr std::int64_t kRecordBytes = 8ll << 20;
@@ -17,25 +19,7 @@ constexpr std::int32_t kPieces = 16;
 // A sequence with this many units of its own keeps its keys together.
 constexpr std::int32_t kEnoughUnits = 16;
 
-std::int64_t align_up(std::int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 std::int32_t ceil_div(std::int32_t a, std::int32_t b) { return (a + b - 1) / b; }
-
-// Takes parts off a range, each aligned.
-class Carver {
- public:
-  explicit Carver(char* base) : base_(base) {}
-  template <class T>
-  T* take(std::int64_t count) {
-    char* at = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += align_up(count * static_cast<std::int64_t>(sizeof(T)));
-    return reinterpret_cast<T*>(at);
-  }
-  std::int64_t used() const { return used_; }
-
- private:
-  char* base_;
-  std::int64_t used_ = 0;
-};
 
 KvElement element_of(DType type) {
   switch (type) {

@@ -2,27 +2,12 @@
 
 #include <algorithm>
 
+#include "base/carver.h"
+
 namespace quire::attention::cuda {
 namespace {
 
-constexpr std::int64_t kAlign = 256;
-
-// Takes parts off a range, each aligned.
-class Carver {
- public:
-  explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
-  template <class T>
-  T* take(std::int64_t count) {
-    char* at = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += (count * static_cast<std::int64_t>(sizeof(T)) + kAlign - 1) / kAlign * kAlign;
-    return reinterpret_cast<T*>(at);
-  }
-  std::int64_t used() const { return used_; }
-
- private:
-  char* base_;
-  std::int64_t used_ = 0;
-};
+using Carver = quire::Carver<256>;
 
 Plan carve_plan(Carver& carver, const Geometry& g, const Launch& launch, std::int64_t sources,
                 std::int64_t total_q) {

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 
-namespace quire::engine {
+namespace quire {
 
+// kAlign in bytes, of every array from the base on: 64 is a cache line, 256 what a GPU wants.
+template <std::int64_t kAlign = 64>
 class Carver {
  public:
   explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
@@ -18,9 +20,8 @@ class Carver {
   std::int64_t used() const { return used_; }
 
  private:
-  static constexpr std::int64_t kAlign = 64;
   char* base_;
   std::int64_t used_ = 0;
 };
 
-}  // namespace quire::engine
+}  // namespace quire
