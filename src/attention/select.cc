@@ -230,7 +230,7 @@ std::string explain(const Selection& selection) {
                         pick.call.layers == 1 ? "" : "s", pick.backend->name, pick.pinned ? " (pinned)" : "");
     if (!pick.able.empty()) text += fmt::format("; could also: {}", fmt::join(pick.able, ", "));
     for (const Refusal& refusal : pick.refused)
-      text += fmt::format("; not {}: {} ({})", refusal.row, refusal.reason.text, refusal.reason.fix);
+      text += fmt::format("\n  not {}: {}; {}", refusal.row, refusal.reason.text, refusal.reason.fix);
     text += '\n';
   }
   return text;

@@ -98,20 +98,8 @@ Result<std::string> price_of_level(const engine::EngineSpec& spec, const Options
   if (differs.empty()) return std::string("none: the same rows and products would run at any level");
   return fmt::format(
       "prompt chunks take some 1.3x the time, 1.4x behind 2,048 tokens (CPU, 16 heads, 2026-11-30): at lower "
-      "levels "
-      "these calls run instead: {}",
+      "levels these calls run instead: {}",
       differs);
-}
-
-void print_calls(const engine::EngineSpec& spec, const std::string& price) {
-  for (const attention::Pick& pick : spec.selection.picks) {
-    fmt::print("{:<16} {:>3} layers  {}\n", pick.call.name, pick.call.layers, pick.backend->name);
-    for (const attention::Refusal& refusal : pick.refused) {
-      fmt::print("    not {}: {}; {}\n", refusal.row, refusal.reason.text, refusal.reason.fix);
-    }
-  }
-  fmt::print("page size {}: {}\ndeterminism {}; its price: {}\n", spec.selection.page_size,
-             spec.selection.page_because, attention::to_string(spec.selection.determinism), price);
 }
 
 Status backends(const BackendsFlags& flags) {
@@ -140,7 +128,7 @@ Status backends(const BackendsFlags& flags) {
   if (flags.explain) print_explanation(spec.trace, {});
   QUIRE_TRY(price, price_of_level(spec, flags.options, model, device, table));
   if (!flags.json) {
-    print_calls(spec, price);
+    fmt::print("{}price of that level: {}\n", attention::explain(spec.selection), price);
     return {};
   }
   Json& calls = json["calls"] = Json::array();

@@ -34,14 +34,6 @@ std::vector<float> seen(const ProductTable& products, ActivationFormat format, c
     const char* block256 = raw.data() + i / 256 * 292;
     float d = 0.0f;
     switch (format) {
-      case ActivationFormat::f16:
-        v = f16_at(raw.data() + 2 * i);
-        break;
-      case ActivationFormat::bf16:
-        std::uint16_t bits;
-        std::memcpy(&bits, raw.data() + 2 * i, 2);
-        v = bf16_to_f32(bits);
-        break;
       case ActivationFormat::q8_0:
         v = f16_at(block32) * static_cast<float>(static_cast<signed char>(block32[2 + i % 32]));
         break;

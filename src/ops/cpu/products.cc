@@ -24,7 +24,10 @@ struct ActivationInfo {
   std::string_view name;
 };
 constexpr ActivationInfo kActivations[] = {
-    {1, 4, "f32"}, {1, 2, "f16"}, {1, 2, "bf16"}, {32, 34, "q8_0"}, {32, 36, "q8_1"}, {256, 292, "q8_k"},
+    {1, 4, "f32"},
+    {32, 34, "q8_0"},
+    {32, 36, "q8_1"},
+    {256, 292, "q8_k"},
 };
 const ActivationInfo& info_of(ActivationFormat format) {
   return kActivations[static_cast<std::size_t>(format)];
@@ -53,7 +56,7 @@ std::int64_t activation_row_bytes(ActivationFormat format, std::int64_t cols) {
 
 ProductTable::ProductTable(Isa isa) : kernels_(&row_kernels(isa)), math_(&row_math(isa)) {
   add_floats(isa);
-  add_blocks(isa);
+  add_blocks();
 }
 
 void ProductTable::add(const Product& product, std::string_view library, std::string_view activation) {
@@ -63,22 +66,12 @@ void ProductTable::add(const Product& product, std::string_view library, std::st
   formats_[count_++] = LinearFormat{product.format, library, activation, Determinism::schedule_invariant};
 }
 
-// The tiles sum a vector of partial sums, columns of a vector's width at a time; the dot products use four.
-// So one row goes through the tile as well wherever more would.
+// The tile sums a vector of partial sums, columns of a vector's width at a time; the dot products use four.
+// So one row goes through the tile as well where more would.
 void ProductTable::add_floats(Isa isa) {
-  const RowKernels& k = *kernels_;
-  const bool tiles = isa != Isa::portable;
-  const std::int64_t width = k.name == "avx512" ? 16 : 8;
-  const auto line = [&](WeightFormat format, ActivationFormat activation, VecDot dot, Dequantise dequantise,
-                        int type) {
-    Product p{format, activation, dot, dequantise};
-    p.tiled_weight = p.tiled_activation = tiles ? type : -1;
-    p.tiled_cols = width;
-    p.tiled_rows = 4;
-    p.tiled_single_row = true;
-    add(p, tiles ? "ggml tiles" : "ggml dots", info_of(activation).name);
-  };
-  line(WeightFormat::f32, ActivationFormat::f32, k.f32, copy_f32, GGML_TYPE_F32);
+  Product p{WeightFormat::f32, ActivationFormat::f32, kernels_->f32, copy_f32};
+  if (isa != Isa::portable) p.tile_cols = kernels_->name == "avx512" ? 16 : 8;
+  add(p, p.tile_cols > 0 ? "ggml tiles" : "ggml dots", "f32");
   add_panels(WeightFormat::f16, math_->from_f16 ? math_->from_f16 : from_16_bits<f16_to_f32>,
              &RowMath::dot_f16);
   add_panels(WeightFormat::bf16, math_->from_bf16, &RowMath::dot_bf16);
@@ -93,16 +86,10 @@ void ProductTable::add_panels(WeightFormat format, Dequantise dequantise,
   add(p, "unpacked in panels, ggml f32 tiles; one row: unpacked in registers, same sums", "f32");
 }
 
-void ProductTable::add_blocks(Isa isa) {
+void ProductTable::add_blocks() {
   const RowKernels& k = *kernels_;
-  const bool tiles = isa != Isa::portable;
-  const auto line = [&](WeightFormat format, ActivationFormat activation, VecDot dot, Dequantise dequantise,
-                        int tiled_type = -1) {
-    Product p{format, activation, dot, dequantise};
-    p.tiled_weight = tiles ? tiled_type : -1;
-    p.tiled_activation = GGML_TYPE_Q8_0;
-    p.elements_per_step = 32;
-    add(p, p.tiled_weight >= 0 ? "ggml tiles" : "ggml dots", info_of(activation).name);
+  const auto line = [&](WeightFormat format, ActivationFormat activation, VecDot dot, Dequantise dequantise) {
+    add(Product{format, activation, dot, dequantise}, "ggml dots", info_of(activation).name);
   };
   using W = WeightFormat;
   using A = ActivationFormat;
@@ -134,10 +121,6 @@ const Product* ProductTable::find(WeightFormat format) const {
 
 void ProductTable::round_row(ActivationFormat format, const float* x, void* y, std::int64_t cols) const {
   switch (format) {
-    case ActivationFormat::f16:
-      return row_to_f16(*math_, x, static_cast<std::uint16_t*>(y), cols);
-    case ActivationFormat::bf16:
-      return math_->to_bf16(x, static_cast<std::uint16_t*>(y), cols);
     case ActivationFormat::q8_0:
       return kernels_->q8_0(x, y, cols);
     case ActivationFormat::q8_1:
@@ -175,7 +158,7 @@ void ProductTable::multiply(const Product& product, const void* weight, std::int
     return multiply_packed(product, w, row_bytes, rows, cols, x, activation_stride, count, y, y_stride);
   const Product& f32 = *find(WeightFormat::f32);
   std::int64_t i = 0;
-  if (count == 1 && product.dot_four != nullptr && cols % f32.tiled_cols == 0) {
+  if (count == 1 && product.dot_four != nullptr && f32.tile_cols > 0 && cols % f32.tile_cols == 0) {
     const auto* values = reinterpret_cast<const float*>(x);
     for (; i + 4 <= rows; i += 4) product.dot_four(w + i * row_bytes, row_bytes, values, cols, y + i);
   }
@@ -194,28 +177,21 @@ void ProductTable::multiply_packed(const Product& product, const char* w, std::i
                                    std::int64_t activation_stride, std::int64_t count, float* y,
                                    std::int64_t y_stride) const {
   // Which rows are tiled follows from the weight's shape alone, never from the number of activation rows.
-  std::int64_t tiled = 0;
-  if (product.tiled_weight >= 0 && cols % product.tiled_cols == 0)
-    tiled = rows / product.tiled_rows * product.tiled_rows;
-  if (count == 1 && !product.tiled_single_row) tiled = 0;
+  const bool tiles = product.tile_cols > 0 && cols % product.tile_cols == 0;
+  const std::int64_t tiled = tiles ? rows / kTileRows * kTileRows : 0;
   if (tiled > 0) {
-    const std::int64_t lda = cols / product.elements_per_step;
-    const std::int64_t step_bytes = activation_row_bytes(product.activation, product.elements_per_step);
-    QUIRE_CHECK(activation_stride % step_bytes == 0, "rows {} bytes apart, blocks of {}", activation_stride,
-                step_bytes);
-    const std::int64_t ldb = activation_stride / step_bytes;
+    constexpr std::int64_t kFloat = sizeof(float);
+    QUIRE_CHECK(activation_stride % kFloat == 0, "rows {} bytes apart", activation_stride);
     bool done = false;
     if (count > 1) {
-      done = run_tiled(*kernels_, tiled, count, lda, w, lda, x, ldb, y, y_stride, product.tiled_weight,
-                       product.tiled_activation);
+      done = run_tiled(*kernels_, tiled, count, cols, w, x, activation_stride / kFloat, y, y_stride);
     } else {
       // The tile wants two rows: it gets the same one twice, and the second result is dropped.
       constexpr std::int64_t kPiece = 256;
       float twice[2 * kPiece];
       for (std::int64_t i = 0; i < tiled; i += kPiece) {
         const std::int64_t piece = std::min(kPiece, tiled - i);
-        done = run_tiled(*kernels_, piece, 2, lda, w + i * row_bytes, lda, x, 0, twice, kPiece,
-                         product.tiled_weight, product.tiled_activation);
+        done = run_tiled(*kernels_, piece, 2, cols, w + i * row_bytes, x, 0, twice, kPiece);
         std::memcpy(y + i, twice, static_cast<std::size_t>(piece) * sizeof(float));
       }
     }

@@ -17,7 +17,7 @@
 namespace quire::ops::cpu {
 
 // How a product wants its activations.
-enum class ActivationFormat : std::uint8_t { f32, f16, bf16, q8_0, q8_1, q8_k };
+enum class ActivationFormat : std::uint8_t { f32, q8_0, q8_1, q8_k };
 // Bytes of `cols` activations, and the number that cols must be a multiple of.
 std::int64_t activation_row_bytes(ActivationFormat format, std::int64_t cols);
 
@@ -26,13 +26,9 @@ struct Product {
   ActivationFormat activation;
   VecDot dot;
   Dequantise dequantise;
-  // ggml's type numbers for the tiled product, -1 when there is none.
-  int tiled_weight = -1;
-  int tiled_activation = -1;
-  std::int64_t tiled_cols = 1;         // cols must be a multiple of it
-  std::int64_t tiled_rows = 1;         // and the weight rows of one call
-  std::int64_t elements_per_step = 1;  // leading dimensions are in blocks of so many elements
-  bool tiled_single_row = false;  // one activation row goes through the tile too (its sums run otherwise)
+  // ggml's float32 tile multiplies whole groups of kTileRows weight rows where cols is a multiple of this; 0:
+  // never.
+  std::int64_t tile_cols = 0;
   // The weights are dequantised a panel of rows at a time, into the first cache level, and multiplied in
   // float32: activations are never rounded.
   bool panels = false;
@@ -40,6 +36,7 @@ struct Product {
   RowMath::DotFour dot_four = nullptr;
 };
 
+inline constexpr std::int64_t kTileRows = 4;
 // A panel: so many weight rows of `cols` values that they stay in the first cache level; a multiple of the
 // tile's four rows.
 inline constexpr std::int64_t kPanelRows = 16;
@@ -71,7 +68,7 @@ class ProductTable {
   void add(const Product& product, std::string_view library, std::string_view activation);
   void add_panels(WeightFormat format, Dequantise dequantise, RowMath::DotFour RowMath::*dot_four);
   void add_floats(platform::cpu::Isa isa);
-  void add_blocks(platform::cpu::Isa isa);
+  void add_blocks();
   void multiply_packed(const Product& product, const char* weight, std::int64_t row_bytes, std::int64_t rows,
                        std::int64_t cols, const char* activation, std::int64_t activation_stride,
                        std::int64_t count, float* y, std::int64_t y_stride) const;

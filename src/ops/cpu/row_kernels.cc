@@ -16,11 +16,6 @@ extern "C" {
   void quire_##level##_quantize_row_q8_1(const float*, void*, std::int64_t);                                 \
   void quire_##level##_quantize_row_q8_K(const float*, void*, std::int64_t);                                 \
   QUIRE_DOT(level, f32);                                                                                     \
-  QUIRE_DOT(level, f16);                                                                                     \
-  QUIRE_DOT(level, bf16);                                                                                    \
-  QUIRE_DOT(level, q8_0_q8_0);                                                                               \
-  QUIRE_DOT(level, q4_0_q8_0);                                                                               \
-  QUIRE_DOT(level, q4_1_q8_1);                                                                               \
   QUIRE_DOT(level, q5_0_q8_0);                                                                               \
   QUIRE_DOT(level, q5_1_q8_1);                                                                               \
   QUIRE_DOT(level, q2_K_q8_K);                                                                               \
@@ -39,18 +34,16 @@ QUIRE_LEVEL(avx512);
 namespace quire::ops::cpu {
 namespace {
 
-#define QUIRE_TABLE(level)                                                                \
-  RowKernels {                                                                            \
-#level, quire_##level##_llamafile_sgemm, quire_##level##_quantize_row_q8_0,           \
-        quire_##level##_quantize_row_q8_1, quire_##level##_quantize_row_q8_K,             \
-        quire_##level##_ggml_vec_dot_f32, quire_##level##_ggml_vec_dot_f16,               \
-        quire_##level##_ggml_vec_dot_bf16, quire_##level##_ggml_vec_dot_q8_0_q8_0,        \
-        quire_##level##_ggml_vec_dot_q4_0_q8_0, quire_##level##_ggml_vec_dot_q4_1_q8_1,   \
-        quire_##level##_ggml_vec_dot_q5_0_q8_0, quire_##level##_ggml_vec_dot_q5_1_q8_1,   \
-        quire_##level##_ggml_vec_dot_q2_K_q8_K, quire_##level##_ggml_vec_dot_q3_K_q8_K,   \
-        quire_##level##_ggml_vec_dot_q4_K_q8_K, quire_##level##_ggml_vec_dot_q5_K_q8_K,   \
-        quire_##level##_ggml_vec_dot_q6_K_q8_K, quire_##level##_ggml_vec_dot_iq4_nl_q8_0, \
-        quire_##level##_ggml_vec_dot_iq4_xs_q8_K, quire_##level##_ggml_vec_dot_mxfp4_q8_0 \
+#define QUIRE_TABLE(level)                                                                  \
+  RowKernels {                                                                              \
+#level, quire_##level##_llamafile_sgemm, quire_##level##_quantize_row_q8_0,             \
+        quire_##level##_quantize_row_q8_1, quire_##level##_quantize_row_q8_K,               \
+        quire_##level##_ggml_vec_dot_f32, quire_##level##_ggml_vec_dot_q5_0_q8_0,           \
+        quire_##level##_ggml_vec_dot_q5_1_q8_1, quire_##level##_ggml_vec_dot_q2_K_q8_K,     \
+        quire_##level##_ggml_vec_dot_q3_K_q8_K, quire_##level##_ggml_vec_dot_q4_K_q8_K,     \
+        quire_##level##_ggml_vec_dot_q5_K_q8_K, quire_##level##_ggml_vec_dot_q6_K_q8_K,     \
+        quire_##level##_ggml_vec_dot_iq4_nl_q8_0, quire_##level##_ggml_vec_dot_iq4_xs_q8_K, \
+        quire_##level##_ggml_vec_dot_mxfp4_q8_0                                             \
   }
 constexpr RowKernels kSse42 = QUIRE_TABLE(sse42);
 constexpr RowKernels kAvx2 = QUIRE_TABLE(avx2);
@@ -67,11 +60,10 @@ const RowKernels& row_kernels(platform::cpu::Isa isa) {
 }
 
 bool run_tiled(const RowKernels& kernels, std::int64_t m, std::int64_t n, std::int64_t k, const void* a,
-               std::int64_t lda, const void* b, std::int64_t ldb, float* c, std::int64_t ldc, int a_type,
-               int b_type) {
+               const void* b, std::int64_t ldb, float* c, std::int64_t ldc) {
   ggml_threadpool pool{0};
   const ggml_compute_params params{0, 1, 0, nullptr, &pool, false};
-  return kernels.tiled(&params, m, n, k, a, lda, b, ldb, c, ldc, a_type, b_type, GGML_TYPE_F32);
+  return kernels.tiled(&params, m, n, k, a, k, b, ldb, c, ldc, GGML_TYPE_F32, GGML_TYPE_F32, GGML_TYPE_F32);
 }
 
 }  // namespace quire::ops::cpu

@@ -27,8 +27,8 @@ struct RowKernels {
   std::string_view name;  // "avx2"
   TiledProduct tiled;
   Quantise q8_0, q8_1, q8_k;
-  VecDot f32, f16, bf16;
-  VecDot dot_q8_0, dot_q4_0, dot_q4_1, dot_q5_0, dot_q5_1;
+  VecDot f32;
+  VecDot dot_q5_0, dot_q5_1;
   VecDot dot_q2_k, dot_q3_k, dot_q4_k, dot_q5_k, dot_q6_k;
   VecDot dot_iq4_nl, dot_iq4_xs, dot_mxfp4;
 };
@@ -36,9 +36,9 @@ struct RowKernels {
 // The copy for this level. An AVX-512 processor without VNNI gets the AVX2 one.
 const RowKernels& row_kernels(platform::cpu::Isa isa);
 
-// Runs `tiled` on one thread.
+// Runs `tiled` over float32 on one thread: c[j * ldc + i] = row i of a (k values) by row j of b (ldb values
+// apart).
 bool run_tiled(const RowKernels& kernels, std::int64_t m, std::int64_t n, std::int64_t k, const void* a,
-               std::int64_t lda, const void* b, std::int64_t ldb, float* c, std::int64_t ldc, int a_type,
-               int b_type);
+               const void* b, std::int64_t ldb, float* c, std::int64_t ldc);
 
 }  // namespace quire::ops::cpu
