@@ -20,7 +20,8 @@ namespace quire::simulate {
                                                         std::span<const scheduler::RowResult> results) {
   const scheduler::StepPlan* next = scheduler.plan();
   scheduler.commit(results);
-  return next;
+  // All that ran has ended: only with its slots back does somebody of the queue follow.
+  return next != nullptr ? next : scheduler.plan();
 }
 
 namespace {
@@ -112,6 +113,7 @@ class Bench {
 
   // One step; the first `ends` of its rows that yield a token end their sequences.
   double step(int ends) {
+    QUIRE_CHECK(flying_ != nullptr, "no step can be made, {} wait", scheduler_->waiting());
     results_.clear();
     for (const scheduler::PlanRow& row : flying_->rows) {
       const bool ended =
