@@ -1,32 +1,60 @@
 #include "kv/block_table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 
 #include "base/check.h"
 
 namespace quire::kv {
+namespace {
+
+// A table of so many bytes is no request for memory, even where the system would promise any.
+constexpr std::size_t kMostBytes = std::size_t{1} << 40;
+
+}  // namespace
 
 void BlockTable::Free::operator()(PageId* pages) const { std::free(pages); }
 
-BlockTable::BlockTable(TableConfig config)
+BlockTable::BlockTable(TableConfig config, Unfilled)
     : config_(std::move(config)), slots_(static_cast<std::size_t>(config_.slots) + 1) {
   QUIRE_CHECK(config_.slots >= 1 && config_.max_tokens >= 1 && config_.groups.size() <= kMaxGroups,
               "slots={} tokens={} groups={}", config_.slots, config_.max_tokens, config_.groups.size());
+  constexpr std::size_t kUpdatesPerStep = 4096;  // room before the list grows
+  updates_.reserve(kUpdatesPerStep);
+}
+
+BlockTable::BlockTable(TableConfig config) : BlockTable(std::move(config), Unfilled{}) {
+  const std::int64_t missing = fill();
+  QUIRE_CHECK(missing == 0, "a block table of {} slots x {} tokens", config_.slots, config_.max_tokens);
+}
+
+Result<BlockTable> BlockTable::create(TableConfig config) {
+  BlockTable table(std::move(config), Unfilled{});
+  const std::int64_t missing = table.fill();
+  if (missing == 0) return table;
+  return no_resources(fmt::format(
+      "the block table of {} sequences with {} tokens of context needs {} bytes of memory, which cannot be "
+      "had: use a smaller --max-context or --max-running, or larger pages",
+      table.config_.slots, table.config_.max_tokens, missing));
+}
+
+std::int64_t BlockTable::fill() {
   const auto rows = static_cast<std::size_t>(config_.slots) + 1;
   for (const GroupRule& rule : config_.groups) {
     Group group;
     group.entries = pages_for(rule, config_.max_tokens);
     // calloc, not a vector: rows are sized for the longest context, and what no sequence reaches must not
     // become resident memory.
-    group.pages.reset(
-        static_cast<PageId*>(std::calloc(rows * static_cast<std::size_t>(group.entries), sizeof(PageId))));
-    QUIRE_CHECK(group.pages != nullptr, "a block table of {} x {} entries", rows, group.entries);
+    const std::size_t entries = rows * static_cast<std::size_t>(group.entries);
+    if (entries < kMostBytes / sizeof(PageId))
+      group.pages.reset(static_cast<PageId*>(std::calloc(entries, sizeof(PageId))));
+    if (group.pages == nullptr) return static_cast<std::int64_t>(entries * sizeof(PageId));
     group.rows.resize(rows);
     storage_.push_back(std::move(group));
   }
-  constexpr std::size_t kUpdatesPerStep = 4096;  // room before the list grows
-  updates_.reserve(kUpdatesPerStep);
+  return 0;
 }
 
 PageId* BlockTable::entry_at(SlotId slot, GroupId group, std::int64_t entry) const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/result.h"
 #include "kv/group.h"
 
 namespace quire::kv {
@@ -33,7 +34,10 @@ struct TableConfig {
 
 class BlockTable {
  public:
+  // REQUIRES a legal config and memory for it.
   explicit BlockTable(TableConfig config);
+  // Refuses, with the numbers, what there is no memory for.
+  static Result<BlockTable> create(TableConfig config);
 
   int groups() const { return static_cast<int>(config_.groups.size()); }
   std::int32_t slots() const { return config_.slots; }
@@ -106,6 +110,10 @@ class BlockTable {
   };
   Row& row_of(SlotId slot, GroupId group) { return storage_[group.value].rows[slot.value]; }
   const Row& row_of(SlotId slot, GroupId group) const { return storage_[group.value].rows[slot.value]; }
+  struct Unfilled {};
+  BlockTable(TableConfig config, Unfilled);
+  // Makes the rows of every group; else returns the bytes of the one that cannot be had.
+  std::int64_t fill();
   void reset(SlotId slot);
   PageId clear(SlotId slot, GroupId group, std::int64_t entry);
   PageId* entry_at(SlotId slot, GroupId group, std::int64_t entry) const;

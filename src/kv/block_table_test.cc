@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <string>
+
 #include "kv/audit.h"
 
 namespace quire::kv {
@@ -105,6 +108,16 @@ TEST(Audit, FindsAPageTwiceInARow) {
   f.append(1);
   f.table.append(kSlot, kGroup, f.table.row(kSlot, kGroup)[0]);
   EXPECT_FALSE(audit(*f.pool, f.table).empty());
+}
+
+TEST(BlockTable, WhatNoMemoryHoldsIsRefusedWithTheNumbers) {
+  // 2^20 x 2^31 entries of 4 bytes.
+  const Result<BlockTable> table =
+      BlockTable::create({1 << 20, std::numeric_limits<std::int32_t>::max(), {{Keep::all, 0, 1}}});
+  ASSERT_FALSE(table.ok());
+  EXPECT_EQ(table.error().code, Code::no_resources);
+  EXPECT_NE(table.error().message.find("--max-running"), std::string::npos) << table.error().message;
+  EXPECT_TRUE(BlockTable::create({3, 40, {{Keep::all, 0, 4}}}).ok());
 }
 
 }  // namespace

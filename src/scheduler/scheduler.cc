@@ -56,13 +56,15 @@ Result<std::unique_ptr<Scheduler>> Scheduler::create(const SchedulerConfig& conf
                     "tokens: give it more memory or use smaller pages or chunks",
                     pool.slabs() * pool.plan().slab_bytes, config.chunk_tokens));
   }
-  return std::unique_ptr<Scheduler>(new Scheduler(config, pool, longest));
+  QUIRE_TRY(table, kv::BlockTable::create(table_config(config, pool)));
+  return std::unique_ptr<Scheduler>(new Scheduler(config, pool, std::move(table), longest));
 }
 
-Scheduler::Scheduler(const SchedulerConfig& config, kv::PagePool& pool, std::int32_t most_kv_tokens)
+Scheduler::Scheduler(const SchedulerConfig& config, kv::PagePool& pool, kv::BlockTable table,
+                     std::int32_t most_kv_tokens)
     : config_(config),
       pool_(pool),
-      table_(table_config(config, pool)),
+      table_(std::move(table)),
       tree_(config.cache, pool),
       pacer_(config.target_step_us),
       most_kv_tokens_(most_kv_tokens),

@@ -69,7 +69,7 @@ inline constexpr int kMaxInFlight = 2;  // plans that are not committed
 
 class Scheduler {
  public:
-  // Refuses limits that contradict each other.
+  // Refuses limits that contradict each other, and what there is no memory for.
   static Result<std::unique_ptr<Scheduler>> create(const SchedulerConfig& config, kv::PagePool& pool);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
@@ -150,7 +150,8 @@ class Scheduler {
   };
   enum class Verdict : std::uint8_t { admitted, held, no_room };
 
-  Scheduler(const SchedulerConfig& config, kv::PagePool& pool, std::int32_t most_kv_tokens);
+  Scheduler(const SchedulerConfig& config, kv::PagePool& pool, kv::BlockTable table,
+            std::int32_t most_kv_tokens);
 
   // scheduler.cc
   Status check(const RequestInfo& info) const;
