@@ -81,6 +81,20 @@ class Json(unittest.TestCase):
                       ("simulate", "--synthetic", "chat", "--calibration", __file__)):
             self.assertEqual(quire(*wrong)[0], 2, wrong)
 
+    def test_simulate_has_an_engines_limits(self):
+        trace = ("simulate", "--synthetic", "chat:requests=3")
+        for flag, over, most in (("--max-running", 1048576, 1024), ("--chunk-tokens", 65537, 65536)):
+            code, _, err = quire(*trace, flag, over)
+            self.assertEqual(code, 2, err)
+            self.assertIn(f"use {flag} {most} or less", err)
+            self.assertIn(str(over), err)
+        # A context that nobody uses takes no memory; one that no machine holds is refused.
+        code, _, err = quire(*trace, "--max-context", 1 << 26, "--kv-tokens", 1 << 26)
+        self.assertEqual(code, 0, err)
+        code, _, err = quire(*trace, "--max-running", 1024, "--max-context", 1 << 30, "--page-size", 1)
+        self.assertEqual(code, 3, err)
+        self.assertIn("--max-context", err)
+
     def test_run_prompts_is_a_batch_with_indices_and_the_same_answers(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
             for n in range(1, 9):

@@ -12,6 +12,7 @@
 #include "cli/options.h"
 #include "cli/scheduling.h"
 #include "engine/crash_note.h"
+#include "engine/limits.h"
 #include "simulate/shrink.h"
 #include "simulate/simulation.h"
 #include "simulate/synthetic.h"
@@ -78,7 +79,21 @@ std::string command_of(const Simulate& run, const std::string& trace) {
   return command;
 }
 
+// An engine refuses more; a simulation of it is no engine's.
+Status check_limits(const Options& options) {
+  const auto at_most = [](const char* what, const char* flag, std::int64_t value,
+                          std::int64_t most) -> Status {
+    if (value <= most) return {};
+    return bad_input(
+        fmt::format("{0} {1} is over an engine's {2}: use --{3} {2} or less", what, value, most, flag));
+  };
+  QUIRE_TRY_STATUS(at_most("running sequences", "max-running", options.max_running, engine::kMaxRunning));
+  QUIRE_TRY_STATUS(at_most("chunk tokens", "chunk-tokens", options.chunk_tokens, engine::kMaxChunkTokens));
+  return at_most("waiting requests", "max-waiting", options.max_waiting, engine::kMaxWaiting);
+}
+
 Result<simulate::SimulationConfig> config_of(const Simulate& run) {
+  QUIRE_TRY_STATUS(check_limits(run.options));
   const auto or_else = [](std::int32_t said, std::int32_t standard) { return said > 0 ? said : standard; };
   simulate::SimulationConfig config;
   QUIRE_TRY(groups, parse_groups(run.groups));

@@ -7,16 +7,26 @@
 #include "simulate/trace.h"
 
 namespace quire::simulate {
+namespace {
+
+constexpr std::int64_t kBlockKeys = 4096;
+
+}  // namespace
+
+std::uint64_t& StampedDevice::Group::key(std::int64_t index) {
+  std::unique_ptr<std::uint64_t[]>& block = blocks[static_cast<std::size_t>(index / kBlockKeys)];
+  if (block == nullptr) block = std::make_unique<std::uint64_t[]>(kBlockKeys);
+  return block[static_cast<std::size_t>(index % kBlockKeys)];
+}
 
 StampedDevice::StampedDevice(const kv::PagePool& pool, const kv::BlockTable& table) {
   for (int g = 0; g < pool.groups(); ++g) {
     const GroupId id{static_cast<std::uint32_t>(g)};
     Group group;
     group.rule = pool.group(id).rule;
-    group.entries = table.capacity(id);
-    group.table.resize(static_cast<std::size_t>((table.slots() + 1) * group.entries));
+    group.table.resize(static_cast<std::size_t>(table.slots()) + 1);
     const std::int64_t pages = pool.plan().pages_per_slab[id.value] * pool.slabs();
-    group.keys.resize(static_cast<std::size_t>(pages * group.rule.page_tokens));
+    group.blocks.resize(static_cast<std::size_t>(pages * group.rule.page_tokens / kBlockKeys + 1));
     groups_.push_back(std::move(group));
     names_.push_back(pool.group(id).name);
   }
@@ -25,31 +35,30 @@ StampedDevice::StampedDevice(const kv::PagePool& pool, const kv::BlockTable& tab
 void StampedDevice::begin_step(const scheduler::StepPlan& plan) {
   for (const scheduler::PageCopy& copy : plan.copies) {
     Group& group = groups_[copy.group.value];
-    const auto page = [&group](PageId id) {
-      return group.keys.begin() + std::int64_t{id.value} * group.rule.page_tokens;
-    };
-    std::copy_n(page(copy.from), copy.tokens, page(copy.to));
+    const std::int64_t page_tokens = group.rule.page_tokens;
+    for (std::int64_t token = 0; token < copy.tokens; ++token)
+      group.key(copy.to.value * page_tokens + token) = group.key(copy.from.value * page_tokens + token);
   }
   for (const kv::TableUpdate& update : plan.updates) {
-    Group& group = groups_[update.group.value];
-    group.table[update.slot.value * static_cast<std::size_t>(group.entries) + update.entry] =
-        update.page.value;
+    std::vector<std::uint32_t>& row = groups_[update.group.value].table[update.slot.value];
+    if (row.size() <= update.entry) row.resize(std::size_t{update.entry} + 1);
+    row[update.entry] = update.page.value;
   }
 }
 
 std::uint64_t* StampedDevice::key_at(Group& group, const scheduler::PlanRow& row, std::int64_t key,
                                      std::vector<std::string>& violations) {
   const std::int64_t page_tokens = group.rule.page_tokens;
-  const std::size_t entry =
-      row.slot.value * static_cast<std::size_t>(group.entries) + static_cast<std::size_t>(key / page_tokens);
-  const std::uint32_t page = group.table[entry];
+  const std::vector<std::uint32_t>& entries = group.table[row.slot.value];
+  const auto entry = static_cast<std::size_t>(key / page_tokens);
+  const std::uint32_t page = entry < entries.size() ? entries[entry] : 0;
   if (page == 0) {
     violations.push_back(fmt::format("sequence {} key {} of {}: its table entry is page 0",
                                      row.sequence.value, key,
                                      names_[static_cast<std::size_t>(&group - groups_.data())]));
     return nullptr;
   }
-  return &group.keys[static_cast<std::size_t>(page * page_tokens + key % page_tokens)];
+  return &group.key(page * page_tokens + key % page_tokens);
 }
 
 void StampedDevice::read(Group& group, const scheduler::PlanRow& row, std::int64_t key, Stamps stamps,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,9 +33,12 @@ class StampedDevice {
  private:
   struct Group {
     kv::GroupRule rule;
-    std::int64_t entries = 0;          // per row of the table
-    std::vector<std::uint32_t> table;  // [slots + 1, entries]
-    std::vector<std::uint64_t> keys;   // [pages, page_tokens]; 0: never written
+    std::vector<std::vector<std::uint32_t>> table;  // [slots + 1], each as long as its entries were set
+    // [pages, page_tokens], 0: never written. In blocks, made when a key of theirs is touched: memory goes
+    // with what the trace uses, not with the capacity.
+    std::vector<std::unique_ptr<std::uint64_t[]>> blocks;
+
+    std::uint64_t& key(std::int64_t index);
   };
   std::uint64_t* key_at(Group& group, const scheduler::PlanRow& row, std::int64_t key,
                         std::vector<std::string>& violations);

@@ -1,6 +1,7 @@
 #include "simulate/simulation.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "simulate/shrink.h"
 #include "simulate/synthetic.h"
@@ -198,6 +199,27 @@ TEST(Shrink, APlantedFaultInTheSimulationShrinksToItsRequest) {
   const Shrunk shrunk = shrink(trace, fails, 500);
   ASSERT_EQ(shrunk.trace.requests.size(), 1u);
   EXPECT_EQ(shrunk.trace.requests[0].prompt_tokens, length);
+}
+
+// Limits that are not used cost no memory, and change nothing.
+TEST(Simulate, ALongContextAndABigPoolCostNothingUnlessUsed) {
+  const Trace trace = make_trace(faulty(30), 5);
+  SimulationConfig config = small(16, 1 << 20);
+  config.scheduler.max_running = 64;
+  config.scheduler.max_context = 1 << 21;
+  const Report modest = simulate(trace, config).value();
+  EXPECT_EQ(modest.violations, std::vector<std::string>());
+  rusage before{};
+  getrusage(RUSAGE_SELF, &before);
+  config.scheduler.max_context = 1 << 26;  // 2^22 entries a slot, 1 GiB of table for all of them
+  config.kv_tokens = 1 << 27;              // 1 GiB of stamps
+  const Report roomy = simulate(trace, config).value();
+  rusage after{};
+  getrusage(RUSAGE_SELF, &after);
+  EXPECT_EQ(roomy.violations, std::vector<std::string>());
+  EXPECT_EQ(roomy.finished, modest.finished);
+  EXPECT_EQ(roomy.output_tokens, modest.output_tokens);
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 512 << 10) << "KiB";
 }
 
 }  // namespace
