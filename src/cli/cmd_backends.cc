@@ -96,10 +96,13 @@ Result<std::string> price_of_level(const engine::EngineSpec& spec, const Options
                              to_string(pick.call.problem.source));
   }
   if (differs.empty()) return std::string("none: the same rows and products would run at any level");
-  return fmt::format(
-      "prompt chunks take some 1.3x the time, 1.4x behind 2,048 tokens (CPU, 16 heads, 2026-11-30): at lower "
-      "levels these calls run instead: {}",
-      differs);
+  const bool measured = device.kind == platform::Kind::cpu && model.latent;
+  return fmt::format("{}: at lower levels these calls run instead: {}",
+                     measured
+                         ? "prompt chunks take some 1.3x the time, 1.4x behind 2,048 tokens (CPU, 16 heads, "
+                           "2026-11-30)"
+                         : "not measured",
+                     differs);
 }
 
 Status backends(const BackendsFlags& flags) {

@@ -162,16 +162,15 @@ bool fails_in_a_child(const simulate::Trace& trace, const simulate::SimulationCo
 }
 
 // Leaves the smallest trace that still fails in the file of --shrink and says how to run it.
-Status shrink_to_file(const Simulate& run, simulate::Trace trace, const simulate::SimulationConfig& config,
-                      std::size_t arrived) {
-  trace.requests.resize(arrived);  // what came later cannot matter
+Status shrink_to_file(const Simulate& run, const simulate::Trace& trace,
+                      const simulate::SimulationConfig& config) {
   const simulate::Fails fails = [&config](const simulate::Trace& part) {
     return fails_in_a_child(part, config);
   };
   const simulate::Shrunk shrunk = simulate::shrink(trace, fails, kShrinkTrials);
   QUIRE_TRY_STATUS(write_file(run.shrink, simulate::to_text(shrunk.trace)));
-  fmt::print(stderr, "shrunk to {} of {} requests in {} runs: {}\n", shrunk.trace.requests.size(), arrived,
-             shrunk.trials, command_of(run, run.shrink));
+  fmt::print(stderr, "shrunk to {} of {} requests in {} runs: {}\n", shrunk.trace.requests.size(),
+             trace.requests.size(), shrunk.trials, command_of(run, run.shrink));
   return check_failed_error();
 }
 
@@ -185,7 +184,7 @@ Status run_command(const Simulate& run) {
   if (!run.shrink.empty() && fails_in_a_child(trace, config)) {
     // A check may have ended it; then nobody knows how far it came.
     fmt::print(stderr, "seed {} fails: {}\n", run.seed, command);
-    return shrink_to_file(run, trace, config, trace.requests.size());
+    return shrink_to_file(run, trace, config);
   }
   QUIRE_TRY(report, simulate::simulate(trace, config));
   if (run.json) {

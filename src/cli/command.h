@@ -35,7 +35,7 @@ Command make_info(CLI::App& root);
 Command make_config(CLI::App& root);
 Command make_simulate(CLI::App& root);
 Command make_replay(CLI::App& root);
-std::vector<Command> make_bench(CLI::App& root);  // device, attention, step, scheduler
+std::vector<Command> make_bench(CLI::App& root);  // device, attention, step, scheduler, offline
 Command make_bench_offline(CLI::App& group);      // one of make_bench
 
 // The code of a Status whose message was said already: a failed check.

@@ -201,10 +201,10 @@ Status Assembler::list(const model::LoadOptions& load) {
   QUIRE_TRY(kv, plan_kv(spec, parts_->device->memory().available_bytes - ledger.private_bytes()));
   parts_->kv = std::move(kv);
   ledger.add("KV arena", parts_->kv.bytes);
-  if (spec.prefix_cache && spec.platform == platform::Kind::cpu)
-    ledger.add("prefix tree", prefix_tree_bytes(parts_->kv));
-  if (spec.prefix_cache && spec.platform != platform::Kind::cpu)
-    ledger.add_host("prefix tree", prefix_tree_bytes(parts_->kv));
+  if (spec.prefix_cache) {
+    const std::int64_t bytes = prefix_tree_bytes(parts_->kv);
+    host_memory() ? ledger.add("prefix tree", bytes) : ledger.add_host("prefix tree", bytes);
+  }
   spec.trace.push_back(fmt::format("KV memory {}, {} tokens for one sequence: {}",
                                    bytes_to_string(parts_->kv.bytes), parts_->kv.capacity_tokens,
                                    parts_->kv.because));

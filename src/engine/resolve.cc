@@ -22,9 +22,6 @@ constexpr std::array<std::string_view, 4> kLevelNames = {"none", "run_to_run", "
                                                          "schedule_invariant"};
 constexpr std::array<std::string_view, 2> kOrderNames = {"page_first", "layer_first"};
 constexpr std::array<std::string_view, 2> kSwitchNames = {"on", "off"};
-// In the order of kv::EvictionPolicy and scheduler::Policy.
-constexpr std::array<std::string_view, 4> kEvictionNames = {"lru", "lfu", "fifo", "priority"};
-constexpr std::array<std::string_view, 3> kScheduleNames = {"fcfs", "longest_prefix", "priority"};
 constexpr std::array<std::string_view, 2> kLoadNames = {"auto", "dummy"};
 
 bool one_of(std::string_view name, Names names) {
@@ -102,10 +99,10 @@ Status Resolver::check_names() const {
     return unknown("load format", "load-format", options_.load_format, kLoadNames);
   if (!options_.prefix_cache.empty() && !one_of(options_.prefix_cache, kSwitchNames))
     return unknown("value", "prefix-cache", options_.prefix_cache, kSwitchNames);
-  if (!options_.cache_eviction.empty() && !one_of(options_.cache_eviction, kEvictionNames))
-    return unknown("order", "cache-eviction", options_.cache_eviction, kEvictionNames);
-  if (!options_.schedule.empty() && !one_of(options_.schedule, kScheduleNames))
-    return unknown("policy", "schedule", options_.schedule, kScheduleNames);
+  if (!options_.cache_eviction.empty() && !one_of(options_.cache_eviction, kv::kEvictionNames))
+    return unknown("order", "cache-eviction", options_.cache_eviction, kv::kEvictionNames);
+  if (!options_.schedule.empty() && !one_of(options_.schedule, scheduler::kPolicyNames))
+    return unknown("policy", "schedule", options_.schedule, scheduler::kPolicyNames);
   if (!(options_.target_itl_ms >= 0.0) || options_.target_itl_ms > 1e6)
     return bad_input(
         fmt::format("target of {} ms between tokens is outside 0 to 1000000: use --target-itl 0 for "
@@ -190,8 +187,8 @@ Status Resolver::sharing() {
   };
   spec_.prefix_cache = options_.prefix_cache != "off";
   spec_.copy_tokens = cpu() ? kCopyTokensCpu : kCopyTokensGpu;
-  spec_.eviction = static_cast<kv::EvictionPolicy>(position(options_.cache_eviction, kEvictionNames));
-  spec_.schedule = static_cast<scheduler::Policy>(position(options_.schedule, kScheduleNames));
+  spec_.eviction = static_cast<kv::EvictionPolicy>(position(options_.cache_eviction, kv::kEvictionNames));
+  spec_.schedule = static_cast<scheduler::Policy>(position(options_.schedule, scheduler::kPolicyNames));
   spec_.target_step_us = static_cast<std::int64_t>(options_.target_itl_ms * 1000.0);
   spec_.max_waiting =
       options_.max_waiting > 0 ? options_.max_waiting : static_cast<std::int32_t>(kMaxWaiting);
@@ -199,8 +196,8 @@ Status Resolver::sharing() {
           options_.prefix_cache.empty() ? "the default" : "asked for");
   if (spec_.prefix_cache)
     because("hits inside a page copy {} tokens or more, eviction {}", spec_.copy_tokens,
-            kEvictionNames[static_cast<std::size_t>(spec_.eviction)]);
-  because("schedule {}: {}", kScheduleNames[static_cast<std::size_t>(spec_.schedule)],
+            kv::kEvictionNames[static_cast<std::size_t>(spec_.eviction)]);
+  because("schedule {}: {}", scheduler::kPolicyNames[static_cast<std::size_t>(spec_.schedule)],
           options_.schedule.empty() ? "the default" : "asked for");
   return {};
 }

@@ -11,7 +11,7 @@ std::string to_string(Owner owner) {
     case OwnerKind::request:
       return fmt::format("request {}", owner.id);
     case OwnerKind::tree:
-      return fmt::format("tree node {}", owner.id);
+      return fmt::format("tree namespace {}", owner.id);
     case OwnerKind::transfer:
       return fmt::format("transfer {}", owner.id);
     case OwnerKind::draft:

@@ -13,8 +13,6 @@
 
 namespace quire::kv {
 
-inline constexpr std::int32_t kPageHashVersion = 1;
-
 constexpr std::uint64_t mix_hash(std::uint64_t hash, std::uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
   hash ^= hash >> 32;

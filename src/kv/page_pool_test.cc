@@ -167,7 +167,7 @@ TEST(PagePool, EveryReferenceHasAnOwner) {
   ASSERT_EQ(holdings.size(), 3u);
   EXPECT_EQ(to_string(holdings[0].owner), "request 1");
   EXPECT_EQ(holdings[0].promised.of[0], 1);
-  EXPECT_EQ(to_string(holdings[1].owner), "tree node 9");
+  EXPECT_EQ(to_string(holdings[1].owner), "tree namespace 9");
   EXPECT_EQ(to_string(holdings[2].owner), "draft of 1");
   EXPECT_TRUE(pool->take_freed().empty());
   pool->give(kFull, page, tree);

@@ -4,8 +4,8 @@
 // Inner nodes hold whole pages; a leaf may end in a partial page. Equality is equality of all tokens. A match
 // is the longest prefix that is valid in every group: full = all keys; window and chunk = what the row behind
 // the hit sees. It is token-granular at any page size: whole pages are shared by reference, and of the page
-// in which the hit ends the first tokens are copied (Hit::source), or the page changes hands (Hit::adopted)
-// when nobody else has it.
+// in which the hit ends the first tokens are copied (lock_source()), or the page changes hands
+// (Match::adoptable, adopt()) when nobody else has it.
 //
 // Pages. The tree holds a reference (OwnerKind::tree) on every page of its own. The tail page of a running
 // request is still written to, so it is only lent: the leaf knows its first tokens and may be copied from,
@@ -31,6 +31,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -58,6 +59,7 @@ enum class EvictionPolicy : std::uint8_t {
   fifo,      // by the time of the last insertion
   priority,  // lowest priority of the requests that used it, then least recently used
 };
+inline constexpr std::array<std::string_view, 4> kEvictionNames = {"lru", "lfu", "fifo", "priority"};
 
 struct PrefixTreeConfig {
   bool enabled = true;
@@ -121,6 +123,9 @@ struct TreeStats {
   std::int64_t evicted_pages = 0;
 };
 
+// Tokens that both begin with.
+std::int32_t common_prefix(std::span<const std::int32_t> a, std::span<const std::int32_t> b);
+
 class PrefixTree {
  public:
   PrefixTree(PrefixTreeConfig config, PagePool& pool);
@@ -128,7 +133,6 @@ class PrefixTree {
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
 
-  const PrefixTreeConfig& config() const { return config_; }
   bool enabled() const { return config_.enabled; }
 
   // The namespace of a key; every open() needs its close(). Namespaces without tokens and users go away.
@@ -178,7 +182,6 @@ class PrefixTree {
   void clear();
 
   TreeStats stats() const { return stats_; }
-  std::uint64_t clock() const { return clock_; }
   // Moves the events since the last call to the end of `target`.
   void take_events(std::vector<TreeEvent>& target);
   // Structure, counters, locks and pages, all recomputed; each violation is a sentence.

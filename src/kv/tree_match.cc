@@ -6,16 +6,12 @@
 #include "kv/prefix_tree.h"
 
 namespace quire::kv {
-namespace {
-
 std::int32_t common_prefix(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
   const std::size_t most = std::min(a.size(), b.size());
   std::size_t n = 0;
   while (n < most && a[n] == b[n]) ++n;
   return static_cast<std::int32_t>(n);
 }
-
-}  // namespace
 
 // The child that shares most tokens with `rest`; 0 when there is none. No child is a prefix of another one,
 // so in their order the best is a neighbour of where `rest` would stand.

@@ -43,7 +43,7 @@ struct RecordedCall {
 };
 
 struct EngineFrame {
-  std::string program;  // version of the writer
+  std::string program;  // reserved, empty so far
   std::string architecture;
   std::string device;
   std::int32_t threads = 0;

@@ -18,7 +18,6 @@ class NumberSet {
 
   bool contains(std::int64_t number) const;
   bool empty() const { return ranges_.empty(); }
-  bool is_all() const { return ranges_ == all().ranges_; }
 
  private:
   explicit NumberSet(std::vector<std::pair<std::int64_t, std::int64_t>> ranges)

@@ -15,16 +15,6 @@ constexpr int kMostLooks = 16;        // until the best one's match is up to dat
 
 GroupId group_id(std::size_t index) { return GroupId{static_cast<std::uint32_t>(index)}; }
 
-kv::Owner owner_of(const Sequence& sequence) {
-  return kv::Owner{kv::OwnerKind::request, sequence.info.sequence.value};
-}
-
-std::int32_t common_prefix(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
-  const std::size_t most = std::min(a.size(), b.size());
-  const auto differ = std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(most), b.begin());
-  return static_cast<std::int32_t>(differ.first - a.begin());
-}
-
 // Most tokens that may come from the cache: the last one is computed for its logits, a scored prompt for all.
 std::int32_t hit_limit(const Sequence& sequence, std::int32_t literals) {
   return sequence.info.score ? std::min(sequence.scored, literals - 1) : literals - 1;
@@ -127,7 +117,7 @@ bool Scheduler::is_held(Sequence& sequence, std::int32_t cached, std::int32_t li
   for (const std::uint32_t record : running_) {
     const Sequence& other = records_[record];
     if (other.space != sequence.space || other.published >= other.literals) continue;
-    const std::int32_t common = common_prefix(other.tokens(other.literals), sequence.tokens(limit));
+    const std::int32_t common = kv::common_prefix(other.tokens(other.literals), sequence.tokens(limit));
     if (common - cached < config_.hold_tokens || common <= other.published) continue;
     sequence.holder = record;
     sequence.holder_id = other.info.sequence;
@@ -152,7 +142,7 @@ Scheduler::Candidate Scheduler::take_prefix(InFlight& step, Sequence& sequence, 
     const kv::GroupRule& rule = table_.rule(group);
     if (entry >= whole || entry < kv::first_live_entry(rule, kv::Committed{match.tokens})) return;
     shared_[group.value].push_back(page);
-    pool_.adopt(group, page, owner_of(sequence));
+    pool_.adopt(group, page, sequence.owner());
   });
   if (match.tokens % page_tokens == 0 || match.adoptable) return candidate;
   candidate.source = tree_.lock_source(match);
@@ -166,7 +156,7 @@ Scheduler::Candidate Scheduler::take_prefix(InFlight& step, Sequence& sequence, 
 
 void Scheduler::leave_prefix(InFlight& step, Sequence& sequence, const Candidate& candidate) {
   for (std::size_t g = 0; g < shared_.size(); ++g) {
-    for (const PageId page : shared_[g]) pool_.give(group_id(g), page, owner_of(sequence));
+    for (const PageId page : shared_[g]) pool_.give(group_id(g), page, sequence.owner());
   }
   for (; step.pins.size() > candidate.first_pin; step.pins.pop_back()) {
     const Pin& pin = step.pins.back();
@@ -192,7 +182,7 @@ bool Scheduler::promise_pages(Sequence& sequence, const Candidate& candidate, st
     with_headroom.of[g] = need.of[g] + running();
   }
   if (!tree_.make_room(with_headroom, kv::Pressure::admission)) return false;
-  sequence.promise = pool_.reserve(owner_of(sequence), with_headroom);
+  sequence.promise = pool_.reserve(sequence.owner(), with_headroom);
   QUIRE_CHECK(sequence.promise.held(), "sequence {}: room was made and is not there",
               sequence.info.sequence.value);
   sequence.promise.shrink_to(need);

@@ -10,10 +10,6 @@ namespace {
 
 GroupId group_id(int index) { return GroupId{static_cast<std::uint32_t>(index)}; }
 
-kv::Owner owner_of(const Sequence& sequence) {
-  return kv::Owner{kv::OwnerKind::request, sequence.info.sequence.value};
-}
-
 }  // namespace
 
 kv::PageCounts Scheduler::most_pages(std::int32_t kv_tokens) const {
@@ -44,7 +40,7 @@ bool Scheduler::cover(Sequence& sequence, std::int32_t end) {
     const std::int64_t live = kv::first_live_entry(table_.rule(group), kv::Committed{sequence.planned});
     kv::PageCounts released;
     table_.release_below(sequence.slot, group, live, [&](PageId page) {
-      pool_.give(group, page, owner_of(sequence));
+      pool_.give(group, page, sequence.owner());
       ++released[group];
     });
     // While the prompt is in progress, the promise and the held pages stay at what admission asked for, where
@@ -146,7 +142,7 @@ void Scheduler::publish_progress() {
 void Scheduler::give_back(Sequence& sequence) {
   const auto kept = tree_.settle(sequence.info.sequence, sequence.lease);
   table_.close(sequence.slot, [&](GroupId group, PageId page) {
-    if (page != kept[group.value]) pool_.give(group, page, owner_of(sequence));
+    if (page != kept[group.value]) pool_.give(group, page, sequence.owner());
   });
   tree_.release(sequence.lease);
   free_slots_.push_back(sequence.slot);

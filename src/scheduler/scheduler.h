@@ -105,9 +105,8 @@ class Scheduler {
   std::int32_t most_kv_tokens() const { return most_kv_tokens_; }
   const kv::BlockTable& table() const { return table_; }
   const kv::PrefixTree& tree() const { return tree_; }
-  // Forgets every prefix that nobody uses now.
+  // For tests: forgets every prefix that nobody uses now.
   void clear_cache() { tree_.clear(); }
-  void take_events(std::vector<kv::TreeEvent>& target) { tree_.take_events(target); }
 
   // For tests: the next promise of pages that may fail does, as if none could be had. One that an empty pool
   // keeps is never refused: nothing could go on without it.

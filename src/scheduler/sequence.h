@@ -49,6 +49,7 @@ struct Sequence {
   kv::Reservation promise;
   kv::Lease lease;
 
+  kv::Owner owner() const { return {kv::OwnerKind::request, info.sequence.value}; }
   bool extending() const { return planned < literals; }
   // Tokens whose KV it can ever need: the last output is never written.
   std::int32_t most_kv_tokens() const {

@@ -6,18 +6,6 @@
 
 namespace quire::scheduler {
 
-std::string_view to_string(Policy policy) {
-  switch (policy) {
-    case Policy::fcfs:
-      return "fcfs";
-    case Policy::longest_prefix:
-      return "longest_prefix";
-    case Policy::priority:
-      return "priority";
-  }
-  return "unknown";
-}
-
 void WaitingList::add(const Waiting& waiting) {
   const auto at = std::upper_bound(list_.begin(), list_.end(), waiting,
                                    [](const Waiting& a, const Waiting& b) { return a.arrival < b.arrival; });

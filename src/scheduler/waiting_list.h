@@ -3,6 +3,7 @@
 // most.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,7 @@ enum class Policy : std::uint8_t {
   longest_prefix,  // most tokens in the cache first; who waits long goes before
   priority,        // by level, where waiting counts too
 };
-std::string_view to_string(Policy policy);
+inline constexpr std::array<std::string_view, 3> kPolicyNames = {"fcfs", "longest_prefix", "priority"};
 
 struct Waiting {
   std::uint32_t record = 0;

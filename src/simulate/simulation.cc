@@ -48,7 +48,7 @@ class Loop {
         pool_(std::move(pool)),
         scheduler_(std::move(scheduler)),
         device_(*pool_, scheduler_->table()) {
-    bool all = config.compare_aligned;
+    bool all = true;
     for (int g = 0; g < pool_->groups(); ++g) {
       rules_.push_back(pool_->group(GroupId{static_cast<std::uint32_t>(g)}).rule);
       all = all && rules_.back().keep == kv::Keep::all;
@@ -161,7 +161,6 @@ class Loop {
     note_admissions(plan);
     run_rows(plan, whole);
     const double seconds = config_.device.seconds(load_of(plan, rules_));
-    now_ += config_.host_s;
     device_free_ = std::max(device_free_, now_) + seconds;
     report_.busy_s += seconds;
     flights_[plan.step % flights_.size()] = {&plan, device_free_, seconds};

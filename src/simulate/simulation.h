@@ -36,10 +36,8 @@ struct SimulationConfig {
   scheduler::SchedulerConfig scheduler;
   DeviceModel device;
   bool overlap = true;
-  double host_s = 0.0;  // of the host per step, outside the device's shadow when nothing runs
   std::int32_t client_buffer_tokens = 64;
   std::int64_t audit_every = 1000;
-  bool compare_aligned = true;  // where every group keeps all keys: Report::aligned_hit_tokens
   // For tests of the checks: called after each plan, may do harm to the pool.
   std::function<void(kv::PagePool&, const scheduler::StepPlan&)> sabotage;
 };

@@ -56,7 +56,7 @@ struct ReplayReport {
   std::int64_t compared = 0;   // of these
   std::int64_t skipped = 0;    // that a side cannot run
   std::int64_t differing = 0;  // calls
-  double worst_ratio = 0;      // error over gate, of the calls that do not differ
+  double worst_ratio = 0;      // error over gate, of the rows that do not differ
   std::string backend, against;
   std::optional<Difference> first;
 };
