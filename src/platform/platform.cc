@@ -13,11 +13,12 @@ std::string_view to_string(Kind kind) { return kind == Kind::cpu ? "cpu" : "cuda
 
 namespace {
 
+constexpr std::string_view kCuda = "cuda";
+
 // The N of "cuda:N", 0 for "cuda"; nothing when the name is not of that form.
 std::optional<int> cuda_ordinal(std::string_view name) {
-  constexpr std::string_view kName = "cuda";
-  if (name.substr(0, kName.size()) != kName) return std::nullopt;
-  name.remove_prefix(kName.size());
+  if (name.substr(0, kCuda.size()) != kCuda) return std::nullopt;
+  name.remove_prefix(kCuda.size());
   if (name.empty()) return 0;
   if (name.front() != ':' || name.size() < 2) return std::nullopt;
   int ordinal = -1;
@@ -41,8 +42,11 @@ std::string existing_devices() {
 Result<std::unique_ptr<Device>> open_device(std::string_view name, const ThreadPlan& threads) {
   if (name == "cpu") return cpu::open(threads);
   const std::optional<int> ordinal = cuda_ordinal(name);
-  if (!ordinal) return bad_input(fmt::format("unknown device \"{}\": there is {}", name, existing_devices()));
-  if (*ordinal > 0 && *ordinal >= cuda::device_count() && cuda::device_count() > 0) {
+  const bool is_cuda = name == kCuda || name.starts_with("cuda:");
+  if (!is_cuda) return bad_input(fmt::format("unknown device \"{}\": there is {}", name, existing_devices()));
+  // Without any GPU the reason for that matters, and not which one was asked for.
+  if (cuda::device_count() == 0) return cuda::open(0);
+  if (!ordinal || (*ordinal > 0 && *ordinal >= cuda::device_count())) {
     return bad_input(fmt::format("no device \"{}\": there is {}", name, existing_devices()));
   }
   return cuda::open(*ordinal);
