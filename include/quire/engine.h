@@ -33,13 +33,14 @@ using RequestId = std::uint64_t;
 
 struct Request {
   std::vector<std::int32_t> prompt;  // at least one token
-  std::int32_t max_tokens = 0;       // 0: as many as the context allows
+  std::int32_t max_tokens = 0;       // 0: as many as the context and the KV memory allow
   Sampling sampling;
   std::vector<std::int32_t> stop_tokens;  // end the answer; not part of it. Usually the model's end tokens
   std::uint64_t sequence_index = 0;       // keys the random draw together with the seed
   std::int32_t priority = 0;              // 0..63, higher first (Options::schedule "priority")
-  double deadline_s = 0.0;  // since submit; not finished by then, it ends (Finish::deadline); 0: none
-  std::string cache_salt;   // prefixes are shared only between requests with the same one
+  // Since submit; not finished by then, it ends (Finish::deadline). 0: none; else a microsecond or more.
+  double deadline_s = 0.0;
+  std::string cache_salt;  // prefixes are shared only between requests with the same one
   // Scoring: log-probabilities of the prompt instead of an answer (max_tokens is ignored).
   bool score = false;
   std::int32_t score_top = 0;  // most likely tokens to report per position
@@ -146,6 +147,12 @@ struct EngineStats {
   ShadowStats shadow;
 };
 
+// The queue of requests that wait for a place among those that run.
+struct Queue {
+  std::int32_t waiting = 0;
+  std::int32_t room = 0;  // so many more submit() takes; step() makes room
+};
+
 class Engine {
  public:
   // `model`: a Hugging Face folder or a .gguf file.
@@ -154,7 +161,11 @@ class Engine {
 
   virtual const EngineInfo& info() const = 0;
   virtual EngineStats stats() const = 0;
+  // Refuses what can never run, and what the queue has no room for now.
   virtual Result<RequestId> submit(Request request) = 0;
+  // What submit() says of a request when the queue has room.
+  virtual Status check(const Request& request) const = 0;
+  virtual Queue queue() const = 0;
   virtual void cancel(RequestId id) = 0;
   // Runs one step and appends what became known. False when there is nothing to do.
   virtual bool step(std::vector<Output>& outputs) = 0;

@@ -63,6 +63,8 @@ class Session {
   virtual Engine& engine() = 0;
   virtual const GenerationDefaults& defaults() const = 0;
   virtual Result<RequestId> submit(const TextRequest& request) = 0;
+  // The tokens of the prompt, or what submit() says of the request when the queue has room (Engine::check).
+  virtual Result<std::vector<std::int32_t>> check(const TextRequest& request) const = 0;
   virtual void cancel(RequestId id) = 0;
   virtual bool step(std::vector<TextOutput>& outputs) = 0;
 

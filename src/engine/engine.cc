@@ -160,7 +160,7 @@ void EngineImpl::poison_freed() {
 // ---- requests ------------------------------------------------------------------------------------------
 
 Result<RequestId> EngineImpl::submit(Request request) {
-  QUIRE_TRY_STATUS(check_request(request, request_limits_));
+  QUIRE_TRY_STATUS(check(request));
   if (requests_.size() >= static_cast<std::size_t>(kMaxWaiting))
     return no_resources("too many requests wait already: submit fewer at a time");
   const SequenceId id{next_id_};
@@ -185,6 +185,12 @@ Result<RequestId> EngineImpl::submit(Request request) {
   }
   ++next_id_;
   return RequestId{id.value};
+}
+
+Queue EngineImpl::queue() const {
+  const std::int64_t unknown = kMaxWaiting - static_cast<std::int64_t>(requests_.size());
+  const std::int64_t room = std::min<std::int64_t>(unknown, parts_->spec.max_waiting - scheduler_->waiting());
+  return {scheduler_->waiting(), static_cast<std::int32_t>(std::max<std::int64_t>(0, room))};
 }
 
 void EngineImpl::cancel(RequestId id) {

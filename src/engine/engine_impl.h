@@ -29,6 +29,8 @@ class EngineImpl final : public Engine {
   const EngineInfo& info() const override { return info_; }
   EngineStats stats() const override;
   Result<RequestId> submit(Request request) override;
+  Status check(const Request& request) const override { return check_request(request, request_limits_); }
+  Queue queue() const override;
   void cancel(RequestId id) override;
   bool step(std::vector<Output>& outputs) override;
   void recycle(std::vector<Output>& outputs) override;

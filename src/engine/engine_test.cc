@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -228,6 +229,80 @@ TEST_F(EngineTest, TinyPoolsRefuseOrServe) {
       const Answer answer = run_all(**engine, {greedy_request({1, 2, 3}, 2)})[0];
       EXPECT_EQ(answer.tokens.size(), 2u);
     }
+  }
+}
+
+// Whatever cuts an answer: one that the pool cannot hold is refused, with figures that are then accepted.
+TEST_F(EngineTest, AnAnswerThatThePoolCannotHoldIsRefusedWithFiguresThatWork) {
+  Options options = small();
+  options.max_context = 80;
+  options.page_size = 8;
+  options.kv_memory_bytes = 40000;
+  const auto open = [&] { return open_engine(golden_.path, options); };
+  auto engine = open();
+  ASSERT_NE(engine, nullptr);
+  const std::int64_t capacity = engine->info().kv_capacity_tokens;
+  ASSERT_LT(capacity, 70);
+  ASSERT_GT(capacity, 3);
+  for (const std::int32_t asked : {75, 77, 78, 100}) {  // 77: what the context leaves
+    const Status refused = engine->check(greedy_request({1, 2, 3}, asked));
+    ASSERT_FALSE(refused.ok()) << asked;
+    const std::string& message = refused.error().message;
+    EXPECT_EQ(refused.error().code, Code::no_resources);
+    EXPECT_FALSE(engine->submit(greedy_request({1, 2, 3}, asked)).ok());
+    const std::string fewer = "--max-tokens " + std::to_string(capacity - 2);
+    EXPECT_NE(message.find(fewer + " or less"), std::string::npos) << message;
+    EXPECT_EQ(message.find("what the context of 80 leaves of") != std::string::npos, asked > 77) << message;
+    const std::size_t at = message.find("--kv-memory ");
+    ASSERT_NE(at, std::string::npos) << message;
+    Options larger = options;
+    larger.kv_memory_bytes = std::stoll(message.substr(at + std::strlen("--kv-memory ")));
+    EXPECT_GT(larger.kv_memory_bytes, options.kv_memory_bytes);
+    auto roomy = open_engine(golden_.path, larger);
+    ASSERT_NE(roomy, nullptr);
+    EXPECT_TRUE(roomy->check(greedy_request({1, 2, 3}, asked)).ok()) << message;
+    const Answer answer = run_all(*roomy, {greedy_request({1, 2, 3}, asked)})[0];
+    EXPECT_EQ(answer.last.finish, asked > 77 ? Finish::context : Finish::length) << asked;
+  }
+  const auto most = static_cast<std::int32_t>(capacity - 2);
+  EXPECT_EQ(run_all(*engine, {greedy_request({1, 2, 3}, most)})[0].last.finish, Finish::length);
+  // No length of its own: as far as it goes.
+  const Answer open_end = run_all(*engine, {greedy_request({1, 2, 3}, 0)})[0];
+  EXPECT_EQ(open_end.last.finish, Finish::context);
+  EXPECT_EQ(open_end.tokens.size(), static_cast<std::size_t>(most));
+}
+
+TEST_F(EngineTest, AFullQueueRefusesAndSaysItsRoom) {
+  Options options = small();
+  options.max_waiting = 2;
+  std::unique_ptr<Engine> engine = open_engine(golden_.path, options);
+  ASSERT_NE(engine, nullptr);
+  const auto queue = [&] { return std::pair(engine->queue().waiting, engine->queue().room); };
+  EXPECT_EQ(queue(), std::pair(0, 2));
+  EXPECT_TRUE(engine->submit(greedy_request({1, 2}, 2)).ok());
+  EXPECT_TRUE(engine->submit(greedy_request({1, 2}, 2)).ok());
+  EXPECT_EQ(queue(), std::pair(2, 0));
+  const auto refused = engine->submit(greedy_request({1, 2}, 2));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::no_resources);
+  EXPECT_TRUE(engine->check(greedy_request({1, 2}, 2)).ok());
+  std::vector<Output> outputs;
+  EXPECT_TRUE(engine->step(outputs));
+  EXPECT_EQ(queue(), std::pair(0, 2));
+  while (engine->step(outputs)) continue;
+}
+
+TEST_F(EngineTest, DeadlinesUnderTheClocksUnitAreRefused) {
+  std::unique_ptr<Engine> engine = open_engine(golden_.path, small());
+  ASSERT_NE(engine, nullptr);
+  Request request = greedy_request({1, 2}, 2);
+  for (const double bad : {1e-300, 9e-7, -1.0, 2e9, std::nan("")}) {
+    request.deadline_s = bad;
+    EXPECT_FALSE(engine->check(request).ok()) << bad;
+  }
+  for (const double good : {0.0, 1e-6, 1e9}) {
+    request.deadline_s = good;
+    EXPECT_TRUE(engine->check(request).ok()) << good;
   }
 }
 

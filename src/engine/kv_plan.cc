@@ -143,6 +143,23 @@ Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available) {
   return plan;
 }
 
+// The slabs' size follows the memory, so a figure is tried before it is named.
+std::int64_t kv_memory_for(EngineSpec spec, std::int64_t tokens) {
+  spec.kv_memory_bytes = 1;
+  while (true) {
+    KvPlan plan;
+    for (const model::KvGroup& group : spec.groups)
+      plan.rules.push_back({keep_of(group.mask), group.mask_width, spec.page_size()});
+    const Status done = cut(spec, spec.kv_memory_bytes, plan);
+    QUIRE_CHECK(done.ok(), "KV memory of {} bytes: {}", spec.kv_memory_bytes, done.error().message);
+    const std::int64_t slabs = std::max(plan.slabs.least_slabs(),
+                                        plan.slabs.slabs_for(pages_of(plan, 1, tokens, spec.chunk_tokens)));
+    const std::int64_t bytes = slabs * plan.slabs.slab_bytes;
+    if (bytes <= spec.kv_memory_bytes) return spec.kv_memory_bytes;
+    spec.kv_memory_bytes = bytes;
+  }
+}
+
 std::int64_t prefix_tree_bytes(const KvPlan& plan) {
   constexpr std::int64_t kPageBytes = 28;  // id, hash, a second reference
   constexpr std::int64_t kTokenBytes = 4;

@@ -28,6 +28,9 @@ struct KvPlan {
 // group fits.
 Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available);
 
+// The --kv-memory with which one sequence of `tokens` fits, for messages: near the least such value.
+std::int64_t kv_memory_for(EngineSpec spec, std::int64_t tokens);
+
 // What the prefix tree needs on the host when every page of the arena is in it.
 std::int64_t prefix_tree_bytes(const KvPlan& plan);
 

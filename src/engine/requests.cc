@@ -51,6 +51,31 @@ Status check_sampling(const Sampling& sampling, std::int32_t vocab) {
   return {};
 }
 
+// What the context leaves of the answer must fit in the pool. An answer without a length of its own ends
+// where either is full.
+Status check_kv(const Request& request, const RequestLimits& limits) {
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  const std::int64_t most = limits.most_kv_tokens;
+  const std::int64_t room = limits.max_context - prompt;
+  const std::int64_t answer = request.score             ? 0
+                              : request.max_tokens == 0 ? 1
+                                                        : std::min<std::int64_t>(request.max_tokens, room);
+  // The last token's KV is never written.
+  const std::int64_t needed = request.score ? prompt : prompt + answer - 1;
+  if (needed <= most) return {};
+  const std::string asked = request.score || request.max_tokens == 0 ? ""
+                            : answer < request.max_tokens
+                                ? fmt::format(" with {} of answer (what the context of {} leaves of {})",
+                                              answer, limits.max_context, request.max_tokens)
+                                : fmt::format(" with {} of answer", answer);
+  const std::string fewer = prompt > most ? fmt::format("a prompt shorter by {}", prompt - most)
+                                          : fmt::format("--max-tokens {} or less", most - prompt + 1);
+  return no_resources(fmt::format(
+      "a prompt of {} tokens{} needs KV for {}, and the whole cache holds one sequence of at most "
+      "{}: use --kv-memory {} or more, or {}",
+      prompt, asked, needed, most, limits.kv_memory_for(needed), fewer));
+}
+
 Status check_lengths(const Request& request, const RequestLimits& limits) {
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   if (request.max_tokens < 0)
@@ -60,12 +85,7 @@ Status check_lengths(const Request& request, const RequestLimits& limits) {
     return bad_input(fmt::format("a prompt of {} tokens{} is over the context of {}: shorten it by {}{}",
                                  prompt, request.score ? "" : " and one token of answer", limits.max_context,
                                  least - limits.max_context, " or raise --max-context up to the model's"));
-  if (prompt > limits.most_kv_tokens)
-    return no_resources(
-        fmt::format("a prompt of {} tokens needs as much KV, and the whole cache holds one sequence of "
-                    "at most {}: give more --kv-memory or shorten the prompt",
-                    prompt, limits.most_kv_tokens));
-  return {};
+  return check_kv(request, limits);
 }
 
 }  // namespace
@@ -78,8 +98,12 @@ Status check_request(const Request& request, const RequestLimits& limits) {
     return bad_input(fmt::format("{} stop tokens: at most {}", request.stop_tokens.size(), kMaxStopTokens));
   if (request.priority < 0 || request.priority > scheduler::kMaxPriority)
     return bad_input(fmt::format("priority {}: use 0 to {}", request.priority, scheduler::kMaxPriority));
-  if (!(request.deadline_s >= 0.0) || request.deadline_s > 1e9)
-    return bad_input(fmt::format("a deadline in {} s: use 0 for none, or up to 1e9", request.deadline_s));
+  constexpr double kLeastDeadline = 1e-6;  // the clock's unit
+  constexpr double kMostDeadline = 1e9;
+  const double deadline = request.deadline_s;
+  if (deadline != 0.0 && !(deadline >= kLeastDeadline && deadline <= kMostDeadline))
+    return bad_input(fmt::format("a deadline in {} s: use 0 for none, or {} to {}", deadline, kLeastDeadline,
+                                 kMostDeadline));
   if (request.score_top < 0 || request.score_top > std::min(kMaxScoreTop, limits.vocab))
     return bad_input(fmt::format("{} most likely tokens per position: use 0 to {}", request.score_top,
                                  std::min(kMaxScoreTop, limits.vocab)));
@@ -89,12 +113,13 @@ Status check_request(const Request& request, const RequestLimits& limits) {
 Live& Requests::add(SequenceId id, Request request, const RequestLimits& limits) {
   Live live;
   live.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
-  // The last token's KV is never written, so the pool allows one token more than it holds.
-  const std::int32_t by_context =
-      std::min(limits.max_context - live.prompt_tokens, limits.most_kv_tokens - live.prompt_tokens + 1);
+  const std::int32_t room = limits.max_context - live.prompt_tokens;
   const std::int32_t asked = request.max_tokens;
-  live.ends_by_context = !request.score && (asked == 0 || asked > limits.max_context - live.prompt_tokens);
-  live.max_new_tokens = request.score ? 0 : live.ends_by_context ? by_context : asked;
+  live.ends_by_context = !request.score && (asked == 0 || asked > room);
+  // The last token's KV is never written, so the pool allows one token more than it holds.
+  live.max_new_tokens = request.score ? 0
+                        : asked == 0  ? std::min(room, limits.most_kv_tokens - live.prompt_tokens + 1)
+                                      : std::min(asked, room);
   live.tokens = std::move(request.prompt);
   live.tokens.reserve(static_cast<std::size_t>(live.prompt_tokens + live.max_new_tokens));
   live.request = std::move(request);

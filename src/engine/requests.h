@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -36,7 +37,8 @@ struct Live {
 struct RequestLimits {
   std::int32_t vocab = 0;
   std::int32_t max_context = 0;
-  std::int32_t most_kv_tokens = 0;  // of one sequence, in this pool
+  std::int32_t most_kv_tokens = 0;                                 // of one sequence, in this pool
+  std::function<std::int64_t(std::int64_t tokens)> kv_memory_for;  // bytes with which one has so many
 };
 
 // Refuses what can never run, with the numbers.

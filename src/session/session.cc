@@ -25,6 +25,7 @@ class SessionImpl final : public Session {
   Engine& engine() override { return *engine_; }
   const GenerationDefaults& defaults() const override { return text_->defaults(); }
   Result<RequestId> submit(const TextRequest& request) override;
+  Result<std::vector<std::int32_t>> check(const TextRequest& request) const override;
   void cancel(RequestId id) override;
   bool step(std::vector<TextOutput>& outputs) override;
   Result<std::vector<std::int32_t>> tokenize(std::string_view text, bool add_special_tokens) const override;
@@ -35,6 +36,8 @@ class SessionImpl final : public Session {
  private:
   Result<session::RenderedChat> render_chat(const std::vector<Message>& messages) const;
   Result<std::vector<std::int32_t>> prompt_of(const TextRequest& request) const;
+  Result<Request> engine_request(const TextRequest& request) const;
+  Result<tokenizer::StopMatcher> stops_of(const TextRequest& request) const;
   void deliver(const Output& output, std::vector<TextOutput>& outputs);
 
   std::unique_ptr<session::TextModel> text_;
@@ -67,14 +70,9 @@ Result<std::vector<std::int32_t>> SessionImpl::prompt_of(const TextRequest& requ
   return tokenizer->encode(chat.text, options);
 }
 
-Result<RequestId> SessionImpl::submit(const TextRequest& request) {
+Result<Request> SessionImpl::engine_request(const TextRequest& request) const {
   QUIRE_TRY(prompt, prompt_of(request));
   if (prompt.empty()) return bad_input("the prompt has no token: give at least one character or id");
-  const Result<const tokenizer::Tokenizer*> tokenizer = text_->tokenizer();
-  if (!request.stop.empty() && !tokenizer.ok()) return tokenizer.error();
-  QUIRE_TRY(stops, tokenizer::StopMatcher::create(request.stop));
-
-  const auto prompt_tokens = static_cast<std::int32_t>(prompt.size());
   Request engine_request;
   engine_request.prompt = std::move(prompt);
   engine_request.max_tokens = request.max_tokens;
@@ -84,7 +82,29 @@ Result<RequestId> SessionImpl::submit(const TextRequest& request) {
   engine_request.priority = request.priority;
   engine_request.deadline_s = request.deadline_s;
   engine_request.cache_salt = request.cache_salt;
-  QUIRE_TRY(id, engine_->submit(std::move(engine_request)));
+  return engine_request;
+}
+
+Result<tokenizer::StopMatcher> SessionImpl::stops_of(const TextRequest& request) const {
+  const Result<const tokenizer::Tokenizer*> tokenizer = text_->tokenizer();
+  if (!request.stop.empty() && !tokenizer.ok()) return tokenizer.error();
+  return tokenizer::StopMatcher::create(request.stop);
+}
+
+Result<std::vector<std::int32_t>> SessionImpl::check(const TextRequest& request) const {
+  QUIRE_TRY(one, engine_request(request));
+  QUIRE_TRY_STATUS(engine_->check(one));
+  const Result<tokenizer::StopMatcher> stops = stops_of(request);
+  if (!stops.ok()) return stops.error();
+  return std::move(one.prompt);
+}
+
+Result<RequestId> SessionImpl::submit(const TextRequest& request) {
+  QUIRE_TRY(one, engine_request(request));
+  QUIRE_TRY(stops, stops_of(request));
+  const auto prompt_tokens = static_cast<std::int32_t>(one.prompt.size());
+  QUIRE_TRY(id, engine_->submit(std::move(one)));
+  const Result<const tokenizer::Tokenizer*> tokenizer = text_->tokenizer();
   session::Answer answer(tokenizer.ok() ? tokenizer.value() : nullptr, std::move(stops));
   live_.emplace(id, Live{std::move(answer), prompt_tokens});
   return id;
