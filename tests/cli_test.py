@@ -346,6 +346,78 @@ class Refusals(unittest.TestCase):
                      self.file(ids + '{"ids": [1], "logit_bias": {"99999999999": 1}}\n'))
         self.refused(2, "line 1.*--chat", "run", model("llama"), "--chat", "--prompts", self.file(ids))
 
+    def test_a_late_line_is_checked_before_the_first_step(self):
+        good = '{"ids": [1, 2], "max_tokens": 30}\n'
+        for late in ('"ids": [999]', '"ids": [1], "max_tokens": 4, "stop": [""]', '"ids": [%s]' % ",".join(["1"] * 3000),
+                     '"ids": [1], "priority": 64', '"ids": [1], "deadline_s": 1e-300', '"prompt": ""'):
+            got, out, err = quire("run", model("llama"), "--prompts", self.file(good + good + '{%s, "arrival_s": 0.2}\n' % late))
+            self.assertEqual((got, out), (2, ""), late)
+            self.assertRegex(err, "line 3", late)
+
+    def test_more_requests_than_the_queue_has_room_for(self):
+        lines = "".join(json.dumps({"ids": [1, 2, i], "max_tokens": 3, "n": 2}) + "\n" for i in range(3, 10))
+        outs = []
+        for more in ((), ("--max-waiting", 1), ("--max-waiting", 2, "--max-running", 1)):
+            code, out, err = quire("run", model("llama"), "--prompts", self.file(lines), "--ignore-eos", *more)
+            self.assertEqual(code, 0, err)
+            outs.append([(line["index"], line["sample"], line["tokens"]) for line in map(json.loads, out.splitlines())])
+        self.assertEqual([line[:2] for line in outs[0]], [(i, n) for i in range(7) for n in range(2)])
+        self.assertEqual(outs[0], outs[1])
+        self.assertEqual(outs[0], outs[2])
+        code, out, err = quire("run", model("llama"), "--ids", "1,2", "--n", 8, "--max-waiting", 2, "--max-tokens", 3, "--json")
+        self.assertEqual(code, 0, err)
+        self.assertEqual([json.loads(line)["sample"] for line in out.splitlines()], list(range(8)))
+
+    def test_a_deadline_goes_on_while_a_request_is_held_back(self):
+        lines = ['{"ids": [1], "max_tokens": 1500}\n'] + ['{"ids": [2], "max_tokens": 1500, "deadline_s": 0.01}\n'] * 3
+        code, out, err = quire("run", model("llama"), "--ignore-eos", "--max-waiting", 1, "--max-running", 1, "--prompts",
+                               self.file("".join(lines)))
+        self.assertEqual(code, 0, err)
+        answers = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual([a["finish_reason"] for a in answers], ["length"] + ["deadline"] * 3)
+        self.assertEqual([len(a["tokens"]) for a in answers[1:]], [0, 0, 0])
+
+    def test_what_the_pool_cannot_hold_is_refused_whatever_cuts_it(self):
+        pool = ("--kv-memory", 40000, "--page-size", 8, "--max-context", 80, "--ids", 1)
+        for asked in (70, 100):
+            self.refused(3, r"--kv-memory \d+ or more, or --max-tokens 24 or less", "run", model("llama"), *pool, "--max-tokens", asked)
+        self.refused(3, "--max-tokens 24 or less", "run", model("llama"), *pool, "--max-tokens", 100, "--n", 1000)
+        code, out, err = quire("run", model("llama"), *pool, "--max-tokens", 24, "--ignore-eos", "--json")
+        self.assertEqual((code, json.loads(out)["finish_reason"]), (0, "length"), err)
+        code, out, err = quire("run", model("llama"), "--max-context", 80, "--ids", 1, "--max-tokens", 100, "--ignore-eos", "--json")
+        self.assertEqual((code, json.loads(out)["finish_reason"], len(json.loads(out)["tokens"])), (0, "context", 79), err)
+
+    def test_samples_are_text_unless_json_is_asked_for(self):
+        code, out, err = quire("run", model("llama"), "--ids", "1,2", "--n", 2, "--max-tokens", 2)
+        self.assertEqual(code, 0, err)
+        self.assertRegex(out, r"^--- sample 0 ---\n(?s:.*)\n--- sample 1 ---\n")
+        self.assertEqual(err.count("peak memory"), 2)
+        for more in ((), ("--n", 2)):
+            got, out, err = quire("run", SMOLLM2 if SMOLLM2.exists() else model("llama"), "-p", "", *more)
+            self.assertEqual(got, 2)
+            self.assertNotIn("line", err)
+
+    def test_values_of_a_line_are_kept_or_refused(self):
+        def line(text):
+            return ("run", model("llama"), "--prompts", self.file("{%s}\n" % text))
+        for text, pattern in (('"ids": [1], "deadline_s": 1e-7', "deadline.*1e-06"), ('"ids": [1], "temperature": 1e-300', "temperature.*small"),
+                              ('"ids": [1], "logit_bias": {"1": 1e-300}', "logit_bias"), ('"ids": [1], "n": 1, "n": 2', '"n".*twice'),
+                              ('"ids": [1], "logit_bias": {"1": 1, "1": 2}', "twice"), ('"prompt": "a", "prompt": "b"', "twice")):
+            self.refused(2, "line 1.*" + pattern, *line(text))
+        self.refused(2, "--temperature.*small", "run", model("llama"), "--ids", 1, "--temperature", "1e-300")
+        self.refused(2, "ID=X", "run", model("llama"), "--ids", 1, "--logit-bias", "1=1e-40")
+        nulls = ('"temperature", "top_k", "stop", "ignore_eos", "logit_bias", "priority", "deadline_s", "arrival_s", "cache_salt", "n", '
+                 '"max_tokens", "prompt", "messages"').replace(",", ": null,") + ": null"
+        code, out, err = quire(*line('"ids": [1], ' + nulls), "--max-tokens", 2, "--ignore-eos")
+        self.assertEqual((code, len(out.splitlines()), len(json.loads(out)["tokens"])), (0, 1, 2), err)
+
+    def test_devices(self):
+        for device in ("cuda", "cuda:-1", "cuda:7", "cuda:x"):
+            got, out, err = quire("run", model("llama"), "--ids", 1, "--device", device)
+            self.assertEqual(got, 2)
+            self.assertNotIn("unknown device", err)
+        self.refused(2, "unknown device", "run", model("llama"), "--ids", 1, "--device", "cud:0")
+
     def test_generation_config_is_not_passed_over(self):
         with tempfile.TemporaryDirectory() as folder:
             for part in (model("llama") / "config.json", model("llama") / "model.safetensors"):

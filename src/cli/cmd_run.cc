@@ -99,22 +99,28 @@ Status run_single(const Run& run, Session& session) {
   return {};
 }
 
-// Many requests as one continuous batch: they come at their times, lines go out in the order of the file.
+// Many requests as one continuous batch: they come at their times and go out in the order of the file, one
+// JSON object a line or as text. All are checked before the first step, so none fails later for what it asks.
+// The engine's queue gets them as it has room: a request and its prompt are copied only then, and what waits
+// here keeps its place.
 class Many {
  public:
-  Many(Session& session, std::vector<NumberedRequest> requests)
-      : session_(session),
-        requests_(std::move(requests)),
-        reports_(requests_.size()),
-        late_s_(requests_.size()),
-        done_(requests_.size(), false) {
-    for (std::size_t i = 0; i < requests_.size(); ++i) order_.push_back(i);
+  Many(Session& session, std::vector<NumberedRequest> lines, bool json)
+      : session_(session), lines_(std::move(lines)), json_(json) {
+    std::size_t place = 0;
+    for (std::size_t i = 0; i < lines_.size(); ++i) {
+      order_.push_back(i);
+      first_place_.push_back(place);
+      place += static_cast<std::size_t>(lines_[i].n);
+    }
     std::stable_sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
-      return requests_[a].arrival_s < requests_[b].arrival_s;
+      return lines_[a].arrival_s < lines_[b].arrival_s;
     });
   }
 
   Status run() {
+    QUIRE_TRY_STATUS(check_all());
+    begin_ = Clock::now();
     bool more = true;
     while (more || next_ < order_.size()) {
       if (!more) wait_for_next();
@@ -130,71 +136,140 @@ class Many {
 
  private:
   using Clock = std::chrono::steady_clock;
+  // What waiting requests may take on the host, some 4 bytes a token of prompt and answer, before a batch
+  // that could be full is left to run: 256 MiB.
+  static constexpr std::int64_t kMostQueuedTokens = std::int64_t{64} << 20;
+
+  struct Answer {  // a sample that was submitted and is not printed
+    std::size_t line = 0;
+    std::int32_t sample = 0;
+    double late_s = 0.0;  // from arrival to submission
+    std::int64_t tokens = 0;
+    bool done = false;
+    AnswerReport report;
+  };
 
   double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
   void wait_for_next() const {
-    std::this_thread::sleep_for(std::chrono::duration<double>(requests_[order_[next_]].arrival_s - now()));
+    std::this_thread::sleep_for(std::chrono::duration<double>(lines_[order_[next_]].arrival_s - now()));
   }
 
-  Status submit_arrived() {
-    for (; next_ < order_.size() && requests_[order_[next_]].arrival_s <= now(); ++next_) {
-      const std::size_t index = order_[next_];
-      const NumberedRequest& request = requests_[index];
-      const Result<RequestId> id = session_.submit(request.request);
-      if (!id.ok())
-        return Error{id.error().code, fmt::format("prompts, line {}: {}", request.line, id.error().message)};
-      index_of_[id.value()] = index;
-      if (request.arrival_s > 0) late_s_[index] = now() - request.arrival_s;
+  std::string about(const NumberedRequest& line, const std::string& message) const {
+    return line.line == 0 ? message : fmt::format("prompts, line {}: {}", line.line, message);
+  }
+
+  // Leaves the tokens in place of text and messages: they are made once.
+  Status check_all() {
+    for (NumberedRequest& line : lines_) {
+      Result<std::vector<std::int32_t>> ids = session_.check(line.request);
+      if (!ids.ok()) return Error{ids.error().code, about(line, ids.error().message)};
+      line.request.ids = std::move(ids).value();
+      std::string().swap(line.request.text);
+      std::vector<Message>().swap(line.request.messages);
     }
     return {};
   }
 
+  bool may_submit() const {
+    if (next_ == order_.size() || lines_[order_[next_]].arrival_s > now()) return false;
+    const Queue queue = session_.engine().queue();
+    if (queue.room == 0) return false;
+    return queue.waiting < session_.engine().info().max_running || queued_tokens_ < kMostQueuedTokens;
+  }
+
+  Status submit_arrived() {
+    for (; may_submit(); advance()) {
+      const std::size_t index = order_[next_];
+      const NumberedRequest& line = lines_[index];
+      Answer answer{.line = index, .sample = next_sample_, .late_s = now() - line.arrival_s};
+      TextRequest request = line.request;
+      request.sequence_index += static_cast<std::uint64_t>(next_sample_);
+      // The time until it is late is over all the same while it waits here.
+      constexpr double kLeastDeadline = 1e-6;
+      if (request.deadline_s > 0)
+        request.deadline_s = std::max(request.deadline_s - answer.late_s, kLeastDeadline);
+      const Result<RequestId> id = session_.submit(request);
+      if (!id.ok()) return Error{id.error().code, about(line, id.error().message)};
+      const std::int64_t room = session_.engine().info().max_context;
+      const auto prompt = static_cast<std::int64_t>(request.ids.size());
+      answer.tokens = request.max_tokens == 0 ? room : std::min(room, prompt + request.max_tokens);
+      queued_tokens_ += answer.tokens;
+      const std::size_t place = first_place_[index] + static_cast<std::size_t>(next_sample_);
+      place_of_[id.value()] = place;
+      answers_.emplace(place, std::move(answer));
+    }
+    return {};
+  }
+
+  void advance() {
+    if (++next_sample_ < lines_[order_[next_]].n) return;
+    next_sample_ = 0;
+    ++next_;
+  }
+
   void take(TextOutput& output) {
-    const std::size_t index = index_of_.at(output.id);
-    AnswerReport& report = reports_[index];
+    const auto place = place_of_.find(output.id);
+    Answer& answer = answers_.at(place->second);
+    AnswerReport& report = answer.report;
     report.text += output.text;
     report.tokens.insert(report.tokens.end(), output.tokens.begin(), output.tokens.end());
-    done_[index] = output.finish != Finish::none;
-    if (!done_[index]) return;
+    answer.done = output.finish != Finish::none;
+    if (!answer.done) return;
     if (output.finish == Finish::failed && failure_.empty())
-      failure_ = fmt::format("prompts, line {}: {}", requests_[index].line, output.error);
+      failure_ = about(lines_[answer.line], output.error);
     report.end = std::move(output);
-    // Times count from the arrival: until it was taken up, a step was running.
-    report.end.first_token_s += late_s_[index];
-    report.end.finish_s += late_s_[index];
+    // Times count from the arrival: until it was taken up, a step was running or the queue was full.
+    if (report.end.first_token_s > 0) report.end.first_token_s += answer.late_s;
+    report.end.finish_s += answer.late_s;
+    queued_tokens_ -= answer.tokens;
+    place_of_.erase(place);
   }
 
   void print_finished() {
-    for (; printed_ < reports_.size() && done_[printed_]; ++printed_) {
-      nlohmann::ordered_json json = to_json(reports_[printed_], session_.engine().info());
-      json["index"] = requests_[printed_].request_index;
-      json["sample"] = requests_[printed_].sample;
-      json["finish_s"] = reports_[printed_].end.finish_s;
-      print_line(json);
-      reports_[printed_] = {};
+    for (auto first = answers_.find(printed_); first != answers_.end() && first->second.done;
+         first = answers_.find(++printed_)) {
+      print(first->second);
+      answers_.erase(first);
     }
   }
 
+  void print(const Answer& answer) const {
+    const EngineInfo& info = session_.engine().info();
+    if (json_) {
+      nlohmann::ordered_json json = to_json(answer.report, info);
+      json["index"] = answer.line;
+      json["sample"] = answer.sample;
+      json["finish_s"] = answer.report.end.finish_s;
+      print_line(json);
+      return;
+    }
+    fmt::print("--- sample {} ---\n{}\n", answer.sample, answer.report.text);
+    std::fflush(stdout);
+    fmt::print(stderr, "{}\n", figures(answer.report.end, info));
+  }
+
   Session& session_;
-  std::vector<NumberedRequest> requests_;
-  std::vector<std::size_t> order_;  // by arrival
-  std::vector<AnswerReport> reports_;
-  std::vector<double> late_s_;  // from arrival to submission
-  std::vector<bool> done_;
-  std::map<RequestId, std::size_t> index_of_;
+  std::vector<NumberedRequest> lines_;
+  bool json_ = false;
+  std::vector<std::size_t> order_;        // by arrival
+  std::vector<std::size_t> first_place_;  // per line: of its first sample, in the order of printing
+  std::map<std::size_t, Answer> answers_;
+  std::map<RequestId, std::size_t> place_of_;
   std::vector<TextOutput> outputs_;
-  std::string failure_;      // of the first request that failed; the others go on
-  std::size_t next_ = 0;     // of order_
-  std::size_t printed_ = 0;  // reports before this are out
-  Clock::time_point begin_ = Clock::now();
+  std::string failure_;           // of the first request that failed; the others go on
+  std::size_t next_ = 0;          // of order_
+  std::int32_t next_sample_ = 0;  // of that line
+  std::size_t printed_ = 0;       // places before this are out
+  std::int64_t queued_tokens_ = 0;
+  Clock::time_point begin_;
 };
 
 Status run_samples(const Run& run, Session& session) {
   QUIRE_TRY(request, single_request(run, session));
   std::vector<NumberedRequest> requests;
-  add_samples({.request = std::move(request)}, run.samples, &requests);
-  return Many(session, std::move(requests)).run();
+  requests.push_back({.n = run.samples, .request = std::move(request)});
+  return Many(session, std::move(requests), run.json).run();
 }
 
 Status run_many(const Run& run, Session& session) {
@@ -205,7 +280,7 @@ Status run_many(const Run& run, Session& session) {
   base.stop = run.sampling.stop;
   base.ignore_eos = run.sampling.ignore_eos;
   QUIRE_TRY(requests, parse_prompts(text, base, run.chat, run.samples));
-  return Many(session, std::move(requests)).run();
+  return Many(session, std::move(requests), /*json=*/true).run();
 }
 
 Status run_command(Run& run) {

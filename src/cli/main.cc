@@ -79,7 +79,9 @@ Status run_guarded(const Command& command, const Common& common, std::span<const
   try {
     return run_command(command, common, all);
   } catch (const std::bad_alloc&) {
-    return no_resources("memory ran out: use a smaller --kv-memory, or raise this process's limits");
+    return no_resources(
+        "host memory ran out: raise this process's limits (ulimit -v, the container's), or ask for less at a "
+        "time: fewer or shorter requests, a smaller --kv-memory");
   } catch (const std::system_error& error) {
     return no_resources(fmt::format("the system refused: {}", error.what()));
   }

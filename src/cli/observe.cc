@@ -33,7 +33,7 @@ void add_observe_settings(Settings& settings, Options* o) {
                   .group = kGroup,
                   .value_name = value,
                   .help = help,
-                  .set = into(target),
+                  .set = into_some(target),
                   .show = [target] { return *target; }});
   };
   text("record", "DIR", "store the steps in a folder, for `quire replay`; holds prompts and answers",

@@ -39,7 +39,7 @@ Status parse_logit_bias(const std::string& text, Sampling* sampling) {
   const auto id = std::from_chars(text.data(), text.data() + equals, token);
   const auto bias = std::from_chars(text.data() + equals + 1, end, value);
   const bool ok = id.ec == std::errc() && id.ptr == text.data() + equals && token >= 0 &&
-                  bias.ec == std::errc() && bias.ptr == end && std::isfinite(value);
+                  bias.ec == std::errc() && bias.ptr == end && std::isfinite(value) && can_keep<float>(value);
   if (!ok) return bad_input("not ID=X, as in 42=-1.5");
   sampling->logit_bias.emplace_back(token, value);
   return {};

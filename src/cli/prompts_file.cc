@@ -7,10 +7,12 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "base/nearest.h"
 #include "base/result.h"
+#include "cli/settings.h"
 
 namespace quire::cli {
 
@@ -32,32 +34,41 @@ Result<Json> parse_line(const std::string& line) {
   if (line.size() > kLineBytesMax)
     return bad_input(fmt::format("{} bytes are over the limit of {}", line.size(), kLineBytesMax));
   int deepest = 0;
-  Json json = Json::parse(
-      line,
-      [&deepest](int depth, Json::parse_event_t, Json&) {
-        deepest = std::max(deepest, depth);
-        return depth <= kDepthMax;
-      },
-      /*allow_exceptions=*/false);
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::string twice;
+  const auto look = [&](int depth, Json::parse_event_t event, Json& value) {
+    deepest = std::max(deepest, depth);
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.empty()) {
+      auto key = value.get<std::string>();
+      if (!keys.back().insert(key).second && twice.empty()) twice = std::move(key);
+    }
+    return depth <= kDepthMax;
+  };
+  Json json = Json::parse(line, look, /*allow_exceptions=*/false);
   if (deepest > kDepthMax) return bad_input(fmt::format("nested deeper than {}", kDepthMax));
   if (json.is_discarded()) return bad_input("not JSON");
   if (!json.is_object()) return bad_input("not a JSON object");
+  if (!twice.empty()) return bad_input(fmt::format("\"{}\" is there twice: leave out one", twice));
   return json;
 }
 
-Status read_number(const Json& json, const char* key, double low, double high, float* target) {
-  if (!json.contains(key) || json[key].is_null()) return {};
+template <class Number>
+Status read_number(const Json& json, const char* key, double low, double high, Number* target) {
+  if (!json.contains(key)) return {};
   if (!json[key].is_number()) return bad_input(fmt::format("\"{}\" is not a number", key));
   const double value = json[key].get<double>();
   if (!(value >= low && value <= high))
     return bad_input(fmt::format("\"{}\" {} is outside {}..{}", key, value, low, high));
-  *target = static_cast<float>(value);
+  if (!can_keep<Number>(value)) return bad_input(fmt::format("\"{}\" {}: {}", key, value, kTooSmall));
+  *target = static_cast<Number>(value);
   return {};
 }
 
 template <class Integer>
 Status read_integer(const Json& json, const char* key, std::int64_t low, std::int64_t high, Integer* target) {
-  if (!json.contains(key) || json[key].is_null()) return {};
+  if (!json.contains(key)) return {};
   const bool whole = json[key].is_number_integer() &&
                      (!json[key].is_number_unsigned() || json[key].get<std::uint64_t>() <= INT64_MAX);
   if (!whole) return bad_input(fmt::format("\"{}\" is not a whole number", key));
@@ -101,7 +112,7 @@ Status read_prompt(const Json& json, bool chat, TextRequest* request) {
 }
 
 Status read_stop(const Json& json, TextRequest* request) {
-  if (!json.contains("stop") || json["stop"].is_null()) return {};
+  if (!json.contains("stop")) return {};
   const Json list = json["stop"].is_string() ? Json::array({json["stop"]}) : json["stop"];
   if (!list.is_array()) return bad_input("\"stop\" is not a string or an array of strings");
   request->stop.clear();
@@ -113,7 +124,7 @@ Status read_stop(const Json& json, TextRequest* request) {
 }
 
 Status read_logit_bias(const Json& json, TextRequest* request) {
-  if (!json.contains("logit_bias") || json["logit_bias"].is_null()) return {};
+  if (!json.contains("logit_bias")) return {};
   if (!json["logit_bias"].is_object())
     return bad_input("\"logit_bias\" is not an object of token ids and numbers");
   request->sampling.logit_bias.clear();
@@ -122,7 +133,7 @@ Status read_logit_bias(const Json& json, TextRequest* request) {
     const char* end = key.data() + key.size();
     const auto [rest, error] = std::from_chars(key.data(), end, id);
     const bool fine = error == std::errc() && rest == end && id >= 0 && value.is_number() &&
-                      std::isfinite(value.get<float>());
+                      std::isfinite(value.get<float>()) && can_keep<float>(value.get<double>());
     if (!fine) return bad_input(fmt::format("\"logit_bias\": '{}' is not a token id with a number", key));
     request->sampling.logit_bias.emplace_back(id, value.get<float>());
   }
@@ -132,24 +143,23 @@ Status read_logit_bias(const Json& json, TextRequest* request) {
 // How a request is served, rather than what it asks.
 Status read_service(const Json& json, TextRequest* request) {
   QUIRE_TRY_STATUS(read_integer(json, "priority", 0, 63, &request->priority));
-  float deadline = 0.0f;
-  QUIRE_TRY_STATUS(read_number(json, "deadline_s", 0, kLongestWait, &deadline));
-  request->deadline_s = deadline;
+  QUIRE_TRY_STATUS(read_number(json, "deadline_s", 0, kLongestWait, &request->deadline_s));
   if (!json.contains("cache_salt")) return {};
   if (!json["cache_salt"].is_string()) return bad_input("\"cache_salt\" is not a string");
   request->cache_salt = json["cache_salt"].get<std::string>();
   return {};
 }
 
-Result<TextRequest> parse_request(const std::string& line, const TextRequest& base, bool chat,
-                                  double* arrival_s, std::int32_t* n) {
+Status parse_request(const std::string& line, bool chat, NumberedRequest* target) {
   QUIRE_TRY(json, parse_line(line));
   for (const auto& item : json.items()) {
     if (std::find(kKeys.begin(), kKeys.end(), item.key()) == kKeys.end()) {
       return bad_input(fmt::format("unknown key \"{}\"{}", item.key(), did_you_mean(item.key(), kKeys)));
     }
   }
-  TextRequest request = base;
+  for (auto item = json.begin(); item != json.end();)
+    item = item->is_null() ? json.erase(item) : std::next(item);
+  TextRequest& request = target->request;
   Sampling& sampling = request.sampling;
   QUIRE_TRY_STATUS(read_prompt(json, chat, &request));
   QUIRE_TRY_STATUS(read_stop(json, &request));
@@ -158,11 +168,9 @@ Result<TextRequest> parse_request(const std::string& line, const TextRequest& ba
   QUIRE_TRY_STATUS(read_integer(json, "top_k", 0, 1 << 30, &sampling.top_k));
   QUIRE_TRY_STATUS(read_integer(json, "seed", 0, INT64_MAX, &sampling.seed));
   QUIRE_TRY_STATUS(read_integer(json, "sequence_index", 0, INT64_MAX, &request.sequence_index));
-  QUIRE_TRY_STATUS(read_integer(json, "n", 1, kMostSamples, n));
+  QUIRE_TRY_STATUS(read_integer(json, "n", 1, kMostSamples, &target->n));
   QUIRE_TRY_STATUS(read_service(json, &request));
-  float arrival = 0.0f;
-  QUIRE_TRY_STATUS(read_number(json, "arrival_s", 0, kLongestWait, &arrival));
-  *arrival_s = arrival;
+  QUIRE_TRY_STATUS(read_number(json, "arrival_s", 0, kLongestWait, &target->arrival_s));
   QUIRE_TRY_STATUS(read_number(json, "temperature", 0, 1000, &sampling.temperature));
   QUIRE_TRY_STATUS(read_number(json, "top_p", 1e-9, 1, &sampling.top_p));
   QUIRE_TRY_STATUS(read_number(json, "min_p", 0, 1, &sampling.min_p));
@@ -173,34 +181,25 @@ Result<TextRequest> parse_request(const std::string& line, const TextRequest& ba
     if (!json["ignore_eos"].is_boolean()) return bad_input("\"ignore_eos\" is not true or false");
     request.ignore_eos = json["ignore_eos"].get<bool>();
   }
-  return request;
+  return {};
 }
 
 }  // namespace
 
-void add_samples(const NumberedRequest& request, std::int32_t n, std::vector<NumberedRequest>* requests) {
-  for (std::int32_t sample = 0; sample < n; ++sample) {
-    requests->push_back(request);
-    requests->back().sample = sample;
-    requests->back().request.sequence_index += static_cast<std::uint64_t>(sample);
-  }
-}
-
 Result<std::vector<NumberedRequest>> parse_prompts(const std::string& text, const TextRequest& base,
                                                    bool chat, std::int32_t n) {
   std::vector<NumberedRequest> requests;
-  std::int32_t index = 0;
+  std::uint64_t samples = 0;
   std::istringstream lines(text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    TextRequest indexed = base;
-    indexed.sequence_index = requests.size();
-    double arrival_s = 0.0;
-    std::int32_t samples = n;
-    Result<TextRequest> request = parse_request(line, indexed, chat, &arrival_s, &samples);
-    if (!request.ok()) return bad_input(fmt::format("prompts, line {}: {}", number, request.error().message));
-    add_samples({number, arrival_s, index++, 0, std::move(request).value()}, samples, &requests);
+    NumberedRequest request{.line = number, .n = n, .request = base};
+    request.request.sequence_index = samples;
+    const Status parsed = parse_request(line, chat, &request);
+    if (!parsed.ok()) return bad_input(fmt::format("prompts, line {}: {}", number, parsed.error().message));
+    samples += static_cast<std::uint64_t>(request.n);
+    requests.push_back(std::move(request));
   }
   if (requests.empty()) return bad_input("prompts: the file holds no request; give one JSON object a line");
   return requests;

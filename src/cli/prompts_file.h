@@ -12,20 +12,19 @@
 
 namespace quire::cli {
 
+inline constexpr std::int32_t kMostSamples = 1024;
+
 struct NumberedRequest {
-  int line = 0;  // of the file, from 1
+  int line = 0;  // of the file, from 1; 0: of the command line
   double arrival_s = 0.0;
-  std::int32_t request_index = 0;  // of the line among the requests, from 0
-  std::int32_t sample = 0;         // of its n
-  TextRequest request;
+  std::int32_t n = 1;   // samples; the s-th has sequence index request.sequence_index + s
+  TextRequest request;  // what all samples share
 };
 
 // `chat`: a "prompt" becomes one user message for the chat template. `n`: samples of a line that does not say
-// it. The i-th one of all has sequence index i, so that equal seeds draw apart. An error names the line.
+// it. The i-th sample of all has sequence index i, so that equal seeds draw apart. A key with null is as one
+// that is not there. An error names the line.
 Result<std::vector<NumberedRequest>> parse_prompts(const std::string& text, const TextRequest& base,
                                                    bool chat, std::int32_t n);
-// The samples of one request.
-inline constexpr std::int32_t kMostSamples = 1024;
-void add_samples(const NumberedRequest& request, std::int32_t n, std::vector<NumberedRequest>* requests);
 
 }  // namespace quire::cli

@@ -139,6 +139,14 @@ std::function<Status(const std::string&)> into(std::string* target) {
   };
 }
 
+std::function<Status(const std::string&)> into_some(std::string* target) {
+  return [target](const std::string& text) -> Status {
+    if (text.empty()) return bad_input("is empty: give a value, or leave it out");
+    *target = text;
+    return {};
+  };
+}
+
 std::function<Status(const std::string&)> into(std::string* target, std::span<const std::string_view> legal) {
   return [=](const std::string& text) -> Status {
     if (std::find(legal.begin(), legal.end(), text) == legal.end())
@@ -181,6 +189,7 @@ std::function<Status(const std::string&)> into(float* target, double low, double
     double value = 0;
     if (!parse_number(text, &value) || !std::isfinite(value)) return bad_input("not a number");
     if (value < low || value > high) return bad_input(fmt::format("outside {}..{}", low, high));
+    if (!can_keep<float>(value)) return bad_input(std::string(kTooSmall));
     *target = static_cast<float>(value);
     return {};
   };

@@ -3,7 +3,9 @@
 // value remembers where it came from (`quire config` prints that). Unknown keys of the file are refused.
 #pragma once
 
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,8 +53,16 @@ class Settings {
   std::vector<std::vector<std::string>> flag_values_;  // beside settings_
 };
 
+// Whether a Number holds the value, up to rounding: none but 0 becomes 0 or loses most of its digits.
+template <class Number>
+bool can_keep(double value) {
+  return value == 0 || std::fabs(value) >= static_cast<double>(std::numeric_limits<Number>::min());
+}
+inline constexpr std::string_view kTooSmall = "too small to be told from 0: use 0, or more";
+
 // Parsers for the usual kinds; each stores through the pointer, which outlives the setting.
 std::function<Status(const std::string&)> into(std::string* target);
+std::function<Status(const std::string&)> into_some(std::string* target);  // not empty
 // One of `legal`, which outlives the setting.
 std::function<Status(const std::string&)> into(std::string* target, std::span<const std::string_view> legal);
 std::function<Status(const std::string&)> into(std::int32_t* target, std::int64_t low, std::int64_t high);
