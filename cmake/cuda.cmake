@@ -1,5 +1,5 @@
 # CUDA on or off, decided here and nowhere else. QUIRE_CUDA_ON is the decision; the sources know nothing of it:
-# a build without CUDA links the folders no_cuda/ in place of cuda/.
+# a build without CUDA links the folders no_cuda/ and absent/ in place of cuda/.
 #   QUIRE_CUDA        AUTO: on when an nvcc is found (and no sanitizer is asked for); ON; OFF
 #   QUIRE_CUDA_ARCHS  targets of the kernels, machine code only (no PTX): 90a is Hopper with all it has
 set(QUIRE_CUDA AUTO CACHE STRING "CUDA: AUTO, ON or OFF")

@@ -70,7 +70,7 @@ for name in $parts; do
     sanitize)
       for tool in memcheck racecheck initcheck; do
         part "sanitize_$tool" 120 compute-sanitizer --tool $tool --error-exitcode 9 \
-          "$bin/quire_engine_device_test" --gtest_filter='DeviceExecutor.*'
+          "$bin/quire_engine_device_test" --gtest_filter='DeviceExecutor.Padding*'
       done ;;
     *) echo "no part is called $name" >&2; exit 2 ;;
   esac

@@ -20,7 +20,7 @@ RULES = [
     # name, part of the kernels' names, instructions needed, local memory allowed
     ("attention", r"\battend\b|6attend", [MMA], False),
     ("latent attention", r"attend_latent", [MMA], False),
-    ("products of few rows", r"gemv_kernel", [WIDE_LOAD], False),
+    ("products of few rows", r"(ring|staged)_kernel", [MMA, WIDE_LOAD], False),
     ("experts", r"experts_kernel", [MMA], False),
     ("norms", r"rms_norm_kernel", [], False),
     ("rope and KV write", r"rope_kernel", [], False),

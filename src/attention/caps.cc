@@ -160,7 +160,8 @@ void add_taken(std::vector<std::string>& list, const Box& box, Fact fact) {
           add_unique(list, std::string(platform::to_string(kind)));
       break;
     case Fact::arch:
-      add_unique(list, fmt::format("{} and above", box.arch_min));
+      add_unique(list, box.arch_max < Box().arch_max ? fmt::format("{} to {}", box.arch_min, box.arch_max)
+                                                     : fmt::format("{} and above", box.arch_min));
       break;
     case Fact::phase:
       add_bits(list, box.phases, Phase::extend);

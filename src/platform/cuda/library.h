@@ -1,4 +1,4 @@
-// CUDA libraries that the program does not carry (cuBLASLt, cuDNN): found when they are first needed, in the
+// CUDA libraries that the program does not carry (cuBLASLt): found when they are first needed, in the
 // usual places, so that one program serves machines that have them and machines that do not.
 #pragma once
 
@@ -21,7 +21,7 @@ std::vector<std::string> library_folders();
 class Library {
  public:
   // `name` with its version: "libcublasLt.so.13". Loads it once per process; a missing one is a Result that
-  // names it, the package that has it and every place searched. Thread safe.
+  // names it and every place searched. Thread safe.
   static Result<Library> open(const std::string& name);
   // Searches in `folders` instead, and there only.
   static Result<Library> open_in(const std::string& name, std::span<const std::string> folders);

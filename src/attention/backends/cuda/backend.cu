@@ -11,6 +11,13 @@
 namespace quire::attention::cuda {
 namespace {
 
+// Device code has these enumerations as numbers (rows.cuh, finish.cuh, the kernels).
+static_assert(static_cast<int>(MaskKind::causal) == 0 && static_cast<int>(MaskKind::window) == 1 &&
+              static_cast<int>(MaskKind::chunked) == 2 && static_cast<int>(MaskKind::full) == 3 &&
+              static_cast<int>(MaskKind::rows) == 4);
+static_assert(static_cast<int>(KvScaleKind::tensor) == 1 && static_cast<int>(KvScaleKind::layer_head) == 2 &&
+              static_cast<int>(KvScaleKind::token_head) == 3);
+
 // Blocks that one SM holds at once, with the kernel's shared memory allowed.
 std::int32_t blocks_per_sm(const Kernel& kernel) {
   QUIRE_CUDA_CHECK(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -132,8 +139,7 @@ class CudaAttention final : public Attention {
 
  private:
   Layout layout_for(const Launch& launch, const StepShape& shape, PlanBuffer buffer) const {
-    const Layout layout =
-        make_layout(geometry_, launch, {shape.batch, shape.total_q, shape.max_q}, buffer.data);
+    const Layout layout = make_layout(geometry_, launch, {shape.batch, shape.total_q}, buffer.data);
     QUIRE_CHECK(layout.bytes <= buffer.bytes, "plan buffer of {} bytes, batch {}, rows {} need {}",
                 buffer.bytes, shape.batch, shape.total_q, layout.bytes);
     return layout;

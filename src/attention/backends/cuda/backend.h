@@ -1,4 +1,4 @@
-// Rows of the CUDA table whose kernels are our own: `cuda`, readable kernels for sm_80 and later, and
+// Rows of the CUDA table whose kernels are our own: `cuda`, readable kernels for sm_90 to sm_103, and
 // `reference`, the contract in double precision there. A build without CUDA has their Caps, so that `quire
 // backends --device sm90` describes them, and no make().
 #pragma once

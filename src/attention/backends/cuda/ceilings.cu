@@ -69,7 +69,7 @@ struct Blas {
 };
 
 Result<Blas> load_blas() {
-  QUIRE_TRY(library, platform::cuda::Library::open("libcublasLt.so.13"));
+  QUIRE_TRY(library, platform::cuda::Library::open("libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR)));
   Blas b;
   b.create = library.find<decltype(b.create)>("cublasLtCreate");
   b.destroy = library.find<decltype(b.destroy)>("cublasLtDestroy");
@@ -80,7 +80,7 @@ Result<Blas> load_blas() {
   b.preference_set = library.find<decltype(b.preference_set)>("cublasLtMatmulPreferenceSetAttribute");
   b.heuristic = library.find<decltype(b.heuristic)>("cublasLtMatmulAlgoGetHeuristic");
   b.matmul = library.find<decltype(b.matmul)>("cublasLtMatmul");
-  if (b.create == nullptr || b.desc_create == nullptr || b.desc_set == nullptr ||
+  if (b.create == nullptr || b.destroy == nullptr || b.desc_create == nullptr || b.desc_set == nullptr ||
       b.layout_create == nullptr || b.preference_create == nullptr || b.preference_set == nullptr ||
       b.heuristic == nullptr || b.matmul == nullptr)
     return bad_input(fmt::format("{} lacks a function of cuBLASLt", library.path()));

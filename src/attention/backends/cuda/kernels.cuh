@@ -1,6 +1,5 @@
 // How a pair of head dims is compiled: the tiles and stages of each form, and the table that attend_*.cu
-// fill. Budgets are those of Hopper (227 KB of shared memory a block); an sm_80 or sm_86 with less refuses
-// what does not fit when the kernel is prepared.
+// fill. Budgets are those of Hopper: 227 KB of shared memory a block. The boxes name no GPU that has less.
 #pragma once
 
 #include "attention/backends/cuda/attend_kernel.cuh"

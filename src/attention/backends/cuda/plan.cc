@@ -51,12 +51,10 @@ Layout make_layout(const Geometry& g, const Launch& launch, const Bounds& bounds
 }
 
 std::int64_t plan_bytes(const Geometry& g, const Limits& limits) {
-  const Bounds bounds{limits.max_batch, limits.max_total_q, limits.max_q};
-  std::int64_t bytes = make_layout(g, launch_for(g, limits.max_q), bounds, nullptr).bytes;
+  const Bounds bounds{limits.max_batch, limits.max_total_q};
   // A step of shorter queries than the longest may take the other form.
-  if (limits.max_q > 1 && std::int64_t{limits.max_q} * g.ratio > g.narrow.kernel.tile_rows)
-    bytes = std::max(bytes, make_layout(g, g.narrow, bounds, nullptr).bytes);
-  return bytes;
+  return std::max(make_layout(g, launch_for(g, limits.max_q), bounds, nullptr).bytes,
+                  make_layout(g, launch_for(g, 1), bounds, nullptr).bytes);
 }
 
 Groups groups_of(const Geometry& g, const StepShape& shape) {

@@ -34,7 +34,6 @@ const Launch& launch_for(const Geometry& geometry, std::int32_t max_q);
 struct Bounds {
   std::int32_t batch = 0;
   std::int32_t total_q = 0;
-  std::int32_t max_q = 0;
 };
 
 // Rows of q computed in two parts and joined: results of each in float32.

@@ -41,10 +41,11 @@ TEST(CudaPlan, LimitsHoldEveryShapeWithinThem) {
     limits.max_q = upto(40);
     limits.max_total_q = std::max(limits.max_batch, upto(limits.max_batch * limits.max_q));
     const std::int64_t bytes = plan_bytes(g, limits);
-    const Bounds bounds{upto(limits.max_batch), upto(limits.max_total_q), upto(limits.max_q)};
-    EXPECT_LE(make_layout(g, launch_for(g, bounds.max_q), bounds, nullptr).bytes, bytes)
+    const Bounds bounds{upto(limits.max_batch), upto(limits.max_total_q)};
+    const std::int32_t max_q = upto(limits.max_q);
+    EXPECT_LE(make_layout(g, launch_for(g, max_q), bounds, nullptr).bytes, bytes)
         << limits.max_batch << " " << limits.max_total_q << " " << limits.max_q << " held " << bounds.batch
-        << " " << bounds.total_q << " " << bounds.max_q;
+        << " " << bounds.total_q << " " << max_q;
   }
 }
 
