@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -538,6 +539,41 @@ class RecordAndReplay(unittest.TestCase):
         self.assertRegex(self.replay(2, "--layer", "3"), "--layer")
         self.assertRegex(self.replay(2, "--step", "x"), "--step x")
         self.assertRegex(quire("run", model("llama"), "--ids", 1, "--record", self.record)[2], "holds a record already")
+
+    def test_settings_that_store_nothing_are_refused_and_leave_nothing(self):
+        def refused(pattern, *more, code=2):
+            got, _, err = quire("run", model("llama"), "--ids", "1,2", "--max-tokens", 2, *more)
+            self.assertEqual(got, code, err)
+            self.assertRegex(err, pattern)
+            self.assertEqual(os.listdir(self.folder.name), [])
+        refused("--record-layers 99: there is no layer 99, the model has 0 to 1", "--record", self.record, "--record-layers", 99)
+        refused("--record-steps none stores nothing", "--record", self.record, "--record-steps", "none")
+        refused("--record .*empty", "--record", "")
+        refused("--record-layers .*empty", "--record", self.record, "--record-layers", "")
+        refused(r"--record-limit 1 .*use \d+ or more", "--record", self.record, "--record-limit", 1)
+        refused("context", "--record", self.record, "--max-context", 2)  # refused after the engine was opened
+        least = re.search(r"use (\d+) or more", quire("run", model("llama"), "--ids", 1, "--record", self.record, "--record-limit", 1)[2])
+        _, err = self.run_recorded("--record-limit", least[1])
+        self.assertRegex(err, "ended after 0 of 7 steps")
+        self.assertRegex(self.replay(2), "no steps: see --record-steps / --record-limit")
+
+    def test_a_record_of_no_step_says_so(self):
+        _, err = self.run_recorded("--record-steps", "1000-")
+        self.assertRegex(err, "record holds no steps: the run had 7, see --record-steps")
+        self.assertRegex(self.replay(2), "no steps: see --record-steps / --record-limit")
+
+    def test_replay_says_what_there_is(self):
+        self.run_recorded("--record-steps", "1-3,5")
+        self.assertRegex(self.replay(2, "--layer", 99), "it has --layer 0-1 and --step 1-3,5")
+        self.assertRegex(self.replay(2, "--step", "1000-"), "it has --layer 0-1 and --step 1-3,5")
+        legal = re.search("legal: (.*)\\)", self.replay(2, "--backend", "nothing like it"))[1].split(", ")
+        self.assertEqual(sorted(set(legal)), sorted(legal))
+        rows = [row["name"] for row in json.loads(quire("backends", "--json")[1])["rows"]]
+        self.assertTrue(set(rows) <= set(legal))
+        if json.loads(quire("--version", "--json")[1])["build"].startswith("cpu"):
+            self.assertEqual(set(legal), set(rows) | {"recorded"})
+            self.assertRegex(self.replay(2, "--backend", "cuda"), "no attention backend 'cuda' in this build")
+        self.assertRegex(self.replay(2, "--layer", "none"), "it has --layer 0-1")
 
     def test_the_limit_ends_the_record_and_not_the_run(self):
         answer, err = self.run_recorded("--record-limit", "1M")

@@ -81,6 +81,8 @@ void print_observed(const EngineStats& stats) {
   if (!record.path.empty())
     fmt::print(stderr, "[record: {} steps, {} in {}]\n", record.steps, engine::bytes_to_string(record.bytes),
                record.path);
+  if (!record.path.empty() && record.steps == 0 && record.ended.empty())
+    fmt::print(stderr, "quire: the record holds no steps: the run had {}, see --record-steps\n", stats.steps);
   if (!record.ended.empty())
     fmt::print(stderr, "quire: the record ended after {} of {} steps: {}\n", record.steps, stats.steps,
                record.ended);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/limits.h"
@@ -19,13 +20,24 @@ Result<record::NumberSet> numbers(const std::string& text, std::string_view opti
   return set;
 }
 
-Result<record::RecorderOptions> recorder_options(const Options& options) {
+Result<record::RecorderOptions> recorder_options(const Options& options, const EngineSpec& spec) {
   record::RecorderOptions record;
   record.folder = options.record;
   record.limit_bytes = options.record_limit_bytes > 0 ? options.record_limit_bytes : kAutoRecordBytes;
   QUIRE_TRY(layers, numbers(options.record_layers, "--record-layers"));
+  std::int32_t last = 0;
+  for (const model::KvGroup& group : spec.groups)
+    for (const std::int32_t layer : group.layers) last = std::max(last, layer);
+  if (const std::optional<std::int64_t> absent = layers.beyond(last))
+    return bad_input(fmt::format("--record-layers {}: there is no layer {}, the model has 0 to {}",
+                                 options.record_layers, *absent, last));
   record.layers = layers;
   QUIRE_TRY(steps, numbers(options.record_steps, "--record-steps"));
+  if (steps.empty())
+    return bad_input(fmt::format(
+        "--record-steps {} stores nothing: leave out --record, or give all, or numbers and ranges "
+        "as in 0,3-5",
+        options.record_steps));
   record.steps = steps;
   return record;
 }
@@ -104,7 +116,7 @@ Result<std::unique_ptr<Observer>> Observer::create(const Options& options, Engin
   }
   std::unique_ptr<Observer> observer(new Observer);
   if (!options.record.empty()) {
-    QUIRE_TRY(record, recorder_options(options));
+    QUIRE_TRY(record, recorder_options(options, spec));
     spec.trace.push_back(
         fmt::format("record: steps go to {}, at most {}; recorded steps run eagerly, not by replay of "
                     "graphs, and wait for "
@@ -163,6 +175,7 @@ Status Observer::open(const std::string& architecture, const EngineSpec& spec,
 
 bool Observer::begin_step(const Flight& flight, Requests& requests) {
   const scheduler::StepPlan& plan = *flight.plan;
+  if (recorder_ != nullptr) recorder_->keep();
   if (recorder_ != nullptr)
     for (const kv::TableUpdate& update : plan.updates)
       recorder_->forget(update.group.value, update.page.value);

@@ -212,6 +212,16 @@ TEST_F(ObserverTest, WhatCannotBeIsRefusedWhenTheEngineOpens) {
   };
   EXPECT_NE(recording("1-0", "").find("--record-layers"), std::string::npos);
   EXPECT_NE(recording("", "x").find("--record-steps"), std::string::npos);
+  EXPECT_NE(recording("99", "").find("there is no layer 99, the model has 0 to 1"), std::string::npos);
+  EXPECT_NE(recording("0-2", "").find("there is no layer 2"), std::string::npos);
+  EXPECT_NE(recording("", "none").find("stores nothing"), std::string::npos);
+  EXPECT_NE(refusal([&](Options& o) {
+              o.record = folder.path();
+              o.record_limit_bytes = 1;
+            }).find("or more"),
+            std::string::npos);
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  EXPECT_EQ(recording("0-", "all"), "");  // no step ran
   EXPECT_TRUE(fs::is_empty(folder.path()));
   EXPECT_NE(refusal([](Options& o) { o.record_layers = "0"; }).find("--record DIR"), std::string::npos);
   EXPECT_NE(refusal([](Options& o) { o.shadow = "referense:0.5"; }).find("reference"), std::string::npos);

@@ -9,6 +9,15 @@
 #include "record/crc32c.h"
 
 namespace quire::record {
+namespace {
+
+template <class Frame>
+Result<Frame> named(Result<Frame> frame, const std::string& name) {
+  if (frame.ok()) return frame;
+  return Error{frame.error().code, fmt::format("{}: {}", name, frame.error().message)};
+}
+
+}  // namespace
 
 Result<FileReader> FileReader::open(const std::string& folder) {
   const std::string path = (std::filesystem::path(folder) / kFileName).string();
@@ -34,7 +43,7 @@ Result<FileReader> FileReader::parse(std::span<const std::byte> file, const std:
   if (raw.kind != FrameKind::engine)
     return bad_input(
         fmt::format("{} does not begin with what ran it: the file is damaged, record again", name));
-  QUIRE_TRY(engine, decode_engine(raw.payload));
+  QUIRE_TRY(engine, named(decode_engine(raw.payload), name));
   reader.engine_ = std::move(engine);
   return reader;
 }
@@ -65,19 +74,19 @@ Result<std::optional<FileReader::Frame>> FileReader::next() {
   };
   switch (raw.kind) {
     case FrameKind::step: {
-      QUIRE_TRY(frame, decode_step(raw.payload));
+      QUIRE_TRY(frame, named(decode_step(raw.payload), name_));
       if (in_step_) return misplaced();
       in_step_ = true;
       step_ = frame.step;
       return std::optional<Frame>(std::move(frame));
     }
     case FrameKind::call: {
-      QUIRE_TRY(frame, decode_call(raw.payload, engine_));
+      QUIRE_TRY(frame, named(decode_call(raw.payload, engine_), name_));
       if (!in_step_ || frame.step != step_) return misplaced();
       return std::optional<Frame>(std::move(frame));
     }
     case FrameKind::outcome: {
-      QUIRE_TRY(frame, decode_outcome(raw.payload));
+      QUIRE_TRY(frame, named(decode_outcome(raw.payload), name_));
       if (!in_step_ || frame.step != step_) return misplaced();
       in_step_ = false;
       return std::optional<Frame>(std::move(frame));

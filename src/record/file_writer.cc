@@ -11,28 +11,61 @@
 #include <utility>
 
 namespace quire::record {
+namespace {
 
-Result<std::unique_ptr<FileWriter>> FileWriter::create(const std::string& folder, std::int64_t limit_bytes) {
+// Folders that hold something else by now stay: they are not empty.
+void remove_folders(const std::vector<std::string>& outermost_first) {
   std::error_code error;
+  for (auto folder = outermost_first.rbegin(); folder != outermost_first.rend(); ++folder)
+    std::filesystem::remove(*folder, error);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<FileWriter>> FileWriter::create(const std::string& folder, std::int64_t limit_bytes,
+                                                       std::span<const std::byte> engine) {
+  const std::int64_t needed = static_cast<std::int64_t>(kHeaderBytes + engine.size());
+  if (needed > limit_bytes)
+    return bad_input(fmt::format(
+        "--record-limit {} is less than the record's first {} bytes: use {} or more, and room for steps",
+        limit_bytes, needed, needed));
+  std::error_code error;
+  std::vector<std::string> made;
+  for (std::filesystem::path at = folder; !at.empty() && !std::filesystem::exists(at, error);
+       at = at.parent_path())
+    made.insert(made.begin(), at.string());
   std::filesystem::create_directories(folder, error);
-  if (error)
+  if (error) {
+    remove_folders(made);
     return bad_input(fmt::format("--record {}: the folder cannot be made: {}", folder, error.message()));
+  }
   const std::string path = (std::filesystem::path(folder) / kFileName).string();
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0 && errno == EEXIST)
     return bad_input(fmt::format("--record {}: the folder holds a record already: name another, or remove {}",
                                  folder, path));
-  if (file < 0)
-    return bad_input(
-        fmt::format("--record {}: {} cannot be written: {}", folder, path, std::strerror(errno)));
+  if (file < 0) {
+    const int why = errno;
+    remove_folders(made);
+    return bad_input(fmt::format("--record {}: {} cannot be written: {}", folder, path, std::strerror(why)));
+  }
   std::unique_ptr<FileWriter> writer(new FileWriter(path, file, limit_bytes));
   writer->header_.bytes = kHeaderBytes;
+  writer->made_folders_ = std::move(made);
+  QUIRE_TRY_STATUS(writer->write_engine(engine));
   return writer;
 }
 
 FileWriter::~FileWriter() {
   if (is_open()) end(Ended::complete, "");
   ::close(file_);
+  if (!kept_) remove_all();
+}
+
+void FileWriter::remove_all() const {
+  std::error_code error;
+  std::filesystem::remove(path_, error);
+  remove_folders(made_folders_);
 }
 
 bool FileWriter::put(std::span<const std::byte> bytes, std::uint64_t at) {
@@ -57,10 +90,6 @@ bool FileWriter::commit(std::span<const std::byte> bytes, std::uint64_t steps) {
 }
 
 Status FileWriter::write_engine(std::span<const std::byte> frame) {
-  const std::int64_t needed = header_bytes() + static_cast<std::int64_t>(frame.size());
-  if (needed > limit_)
-    return bad_input(
-        fmt::format("--record-limit {} is less than the record's first {} bytes: use more", limit_, needed));
   if (!commit(frame, 0))
     return no_resources(fmt::format("{} cannot be written: {}", path_, std::strerror(errno)));
   return {};

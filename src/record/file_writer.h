@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "record/frames.h"
@@ -15,12 +16,15 @@ namespace quire::record {
 
 class FileWriter {
  public:
-  // Makes `folder` where needed and the file in it. Refuses a folder that holds a record already.
-  static Result<std::unique_ptr<FileWriter>> create(const std::string& folder, std::int64_t limit_bytes);
-  ~FileWriter();  // closes as complete
+  // Makes `folder` where needed and the file in it, with its first frame. Refuses a folder that holds a
+  // record already, and a limit that not even this frame fits; what is refused leaves nothing.
+  static Result<std::unique_ptr<FileWriter>> create(const std::string& folder, std::int64_t limit_bytes,
+                                                    std::span<const std::byte> engine);
+  // Closes as complete. Without keep() it leaves nothing: no run came of it, and the file would stand in the
+  // way of the next one.
+  ~FileWriter();
 
-  // The first frame of the file: refuses when not even it fits.
-  Status write_engine(std::span<const std::byte> frame);
+  void keep() { kept_ = true; }
   // Whole frames of one step. False when the record ended with it: limit or disk, see ended() and message().
   bool write_step(std::span<const std::byte> frames);
   // Ends the record because the step in progress has reached `bytes` and would not fit.
@@ -39,6 +43,8 @@ class FileWriter {
   FileWriter(std::string path, int file, std::int64_t limit)
       : path_(std::move(path)), file_(file), limit_(limit) {}
   std::int64_t header_bytes() const { return static_cast<std::int64_t>(header_.bytes); }
+  Status write_engine(std::span<const std::byte> frame);
+  void remove_all() const;
   bool put(std::span<const std::byte> bytes, std::uint64_t at);
   bool commit(std::span<const std::byte> bytes, std::uint64_t steps);
 
@@ -47,6 +53,8 @@ class FileWriter {
   std::int64_t limit_ = 0;
   Header header_;
   std::string message_;
+  bool kept_ = false;
+  std::vector<std::string> made_folders_;  // outermost first
 };
 
 }  // namespace quire::record

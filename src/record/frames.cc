@@ -99,8 +99,9 @@ Result<Frame> decode_frame(std::span<const std::byte> payload, std::string_view 
   Decoder decoder(payload);
   fields(decoder, frame);
   if (!decoder.at_end())
-    return bad_input(
-        fmt::format("a {} frame of {} bytes does not hold what it announces", what, payload.size()));
+    return bad_input(fmt::format(
+        "the {} frame of {} bytes does not hold what it announces: the file is damaged, record again", what,
+        payload.size()));
   return frame;
 }
 

@@ -50,4 +50,12 @@ bool NumberSet::contains(std::int64_t number) const {
                      [&](const auto& range) { return number >= range.first && number <= range.second; });
 }
 
+std::optional<std::int64_t> NumberSet::beyond(std::int64_t last) const {
+  for (const auto& [first, end] : ranges_) {
+    if (first > last) return first;
+    if (end > last && end != INT64_MAX) return end;
+  }
+  return std::nullopt;
+}
+
 }  // namespace quire::record

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,8 @@ class NumberSet {
   static Result<NumberSet> parse(const std::string& text);
 
   bool contains(std::int64_t number) const;
+  // A number that was named and is over `last`; an end left open names none.
+  std::optional<std::int64_t> beyond(std::int64_t last) const;
   bool empty() const { return ranges_.empty(); }
 
  private:

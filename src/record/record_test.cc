@@ -103,10 +103,16 @@ std::vector<std::byte> small_file(int steps = 2) {
 // "" when all of it reads, else the error's message.
 std::string read_all(std::span<const std::byte> file, int* calls = nullptr, ReaderOptions options = {}) {
   auto reader = FileReader::parse(file, "test", options);
-  if (!reader.ok()) return reader.error().message;
+  if (!reader.ok()) {
+    EXPECT_EQ(reader.error().message.rfind("test", 0), 0u) << reader.error().message;
+    return reader.error().message;
+  }
   while (true) {
     auto frame = reader->next();
-    if (!frame.ok()) return frame.error().message;
+    if (!frame.ok()) {
+      EXPECT_EQ(frame.error().message.rfind("test", 0), 0u) << frame.error().message;
+      return frame.error().message;
+    }
     if (!*frame) return "";
     if (calls != nullptr) *calls += std::holds_alternative<CallFrame>(**frame) ? 1 : 0;
   }
@@ -125,6 +131,10 @@ TEST(NumberSet, ReadsNumbersAndRanges) {
   for (const int out : {1, 2, 6, 99}) EXPECT_FALSE(set->contains(out)) << out;
   EXPECT_TRUE(NumberSet::parse("all")->contains(7));
   EXPECT_FALSE(NumberSet::parse("none")->contains(7));
+  EXPECT_EQ(set->beyond(100), std::nullopt);
+  EXPECT_EQ(set->beyond(99), 100);
+  EXPECT_EQ(set->beyond(4), 5);
+  EXPECT_EQ(NumberSet::all().beyond(0), std::nullopt);
   for (const char* bad : {"", "x", "3-1", "1,", "-2", "1--2", "1-2-3", "99999999999999999999"})
     EXPECT_FALSE(NumberSet::parse(bad).ok()) << bad;
 }
@@ -240,9 +250,9 @@ TEST(FileWriter, EndsAtItsLimitWithWholeSteps) {
   const auto limit =
       static_cast<std::int64_t>(kHeaderBytes + engine.size() + 2 * step.size() + step.size() / 2);
   {
-    auto writer = FileWriter::create(folder.path(), limit);
+    auto writer = FileWriter::create(folder.path(), limit, engine);
     ASSERT_TRUE(writer.ok()) << writer.error().message;
-    ASSERT_TRUE((*writer)->write_engine(engine).ok());
+    (*writer)->keep();
     EXPECT_TRUE((*writer)->write_step(step));
     EXPECT_TRUE((*writer)->write_step(step));
     EXPECT_FALSE((*writer)->write_step(step));
@@ -254,7 +264,30 @@ TEST(FileWriter, EndsAtItsLimitWithWholeSteps) {
   ASSERT_TRUE(reader.ok()) << reader.error().message;
   EXPECT_EQ(reader->header().ended, Ended::limit);
   EXPECT_EQ(reader->header().steps, 2u);
-  EXPECT_FALSE(FileWriter::create(folder.path(), limit).ok());  // it would be overwritten
+  EXPECT_FALSE(FileWriter::create(folder.path(), limit, engine).ok());  // it would be overwritten
+  EXPECT_EQ(static_cast<std::uint64_t>(fs::file_size(folder.file())), reader->header().bytes);
+}
+
+TEST(FileWriter, WhatWasRefusedOrNeverBeganLeavesNothing) {
+  const Folder folder;
+  std::vector<std::byte> engine;
+  append(small_engine(), engine);
+  const std::string path = folder.path() + "/made/here";
+  const auto least = static_cast<std::int64_t>(kHeaderBytes + engine.size());
+  const auto refused = FileWriter::create(path, least - 1, engine);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("use " + std::to_string(least) + " or more"), std::string::npos);
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  for (const bool kept : {false, true}) {
+    {
+      auto writer = FileWriter::create(path, least, engine);
+      ASSERT_TRUE(writer.ok()) << writer.error().message;
+      EXPECT_TRUE(fs::exists(path));
+      if (kept) (*writer)->keep();
+    }
+    EXPECT_EQ(fs::exists(path), kept);
+    EXPECT_EQ(fs::is_empty(folder.path()), !kept);
+  }
 }
 
 // A file size limit of the system stands for a full disk: the write that does not fit fails, the run goes on.
@@ -268,9 +301,9 @@ TEST(FileWriter, AFullDiskEndsTheRecordAndKeepsWhatWasThere) {
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto old = std::signal(SIGXFSZ, SIG_IGN);
   {
-    auto writer = FileWriter::create(folder.path(), 1 << 20);
+    auto writer = FileWriter::create(folder.path(), 1 << 20, engine);
     ASSERT_TRUE(writer.ok());
-    ASSERT_TRUE((*writer)->write_engine(engine).ok());
+    (*writer)->keep();
     ASSERT_TRUE((*writer)->write_step(step));
     rlimit small = before;
     small.rlim_cur = static_cast<rlim_t>((*writer)->bytes()) + step.size() / 2;

@@ -43,10 +43,9 @@ Result<std::unique_ptr<Recorder>> Recorder::create(const RecorderOptions& option
       if (!status.ok()) return bad_input(fmt::format("--record: {}: {}", call.name, status.error().message));
     }
   std::unique_ptr<Recorder> recorder(new Recorder(options));
-  QUIRE_TRY(file, FileWriter::create(options.folder, options.limit_bytes));
   std::vector<std::byte> bytes;
   append(engine, bytes);
-  QUIRE_TRY_STATUS(file->write_engine(bytes));
+  QUIRE_TRY(file, FileWriter::create(options.folder, options.limit_bytes, bytes));
   recorder->engine_ = engine;
   recorder->file_ = std::move(file);
   return recorder;

@@ -29,6 +29,8 @@ class Recorder {
   // Fails when a call that should be recorded cannot be, and when the file cannot be made.
   static Result<std::unique_ptr<Recorder>> create(const RecorderOptions& options, const EngineFrame& engine);
 
+  // A step runs, recorded or not: from here on the file stays. A run that never began leaves none.
+  void keep() { file_->keep(); }
   // Whether the step will be recorded. False once the record has ended.
   bool wants(std::uint64_t step) const;
   // Table entries that got another page, of every step, recorded or not: the page's former rows are void.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 #include <variant>
 
@@ -29,6 +30,19 @@ Results recorded_results(const CallFrame& frame, const attention::Problem& probl
     results.out[static_cast<std::size_t>(i)] = load_value(problem.q_type, frame.out.data(), i);
   results.lse = frame.lse;
   return results;
+}
+
+// "0-3,7", as NumberSet reads it.
+std::string ranges(const std::set<std::int64_t>& numbers) {
+  std::string text;
+  for (auto it = numbers.begin(); it != numbers.end();) {
+    const std::int64_t first = *it;
+    std::int64_t last = first;
+    for (++it; it != numbers.end() && *it == last + 1; ++it) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", first);
+    if (last > first) text += fmt::format("-{}", last);
+  }
+  return text;
 }
 
 class Replay {
@@ -69,6 +83,8 @@ class Replay {
   StepFrame step_;
   ReplayReport report_;
   std::string refusals_;
+  std::set<std::int64_t> held_layers_, held_steps_;  // of the record's calls
+  std::int64_t chosen_ = 0;                          // calls of the chosen layers and steps
 };
 
 Result<Runner*> Replay::runner_of(const std::string& name, const conformance::Fault* fault) {
@@ -77,7 +93,8 @@ Result<Runner*> Replay::runner_of(const std::string& name, const conformance::Fa
     if (known == key) return runner.get();
   std::vector<std::string_view> names = {kRecorded};
   for (const TableRow& row : options_.table) {
-    names.push_back(row.backend.name);
+    if (std::find(names.begin(), names.end(), row.backend.name) == names.end())
+      names.push_back(row.backend.name);
     if (row.backend.name != name) continue;
     QUIRE_TRY(runner, Runner::create(row, reader_.engine(), name == kReference, fault));
     runners_.emplace_back(key, std::move(runner));
@@ -233,9 +250,12 @@ Status Replay::take_call(const CallFrame& frame) {
   const RecordedCall& call = reader_.engine().calls[frame.call];
   QUIRE_TRY_STATUS(cache_.apply(frame, call));
   ++report_.calls;
+  held_layers_.insert(frame.layer);
+  held_steps_.insert(static_cast<std::int64_t>(frame.step));
   if (!options_.layers.contains(frame.layer) ||
       !options_.steps.contains(static_cast<std::int64_t>(frame.step)))
     return {};
+  ++chosen_;
   for (const Side* side : {&backend_, &against_}) {
     const std::string reason = refusal(*side, frame.call);
     if (reason.empty()) continue;
@@ -272,13 +292,15 @@ Result<ReplayReport> Replay::run() {
       QUIRE_TRY_STATUS(take_call(*call));
     }
   }
+  if (report_.steps == 0) return bad_input("the record holds no steps: see --record-steps / --record-limit");
   if (report_.calls == 0)
     return bad_input("the record holds plans only, no attention calls: record with --record-layers all");
+  if (chosen_ == 0)
+    return bad_input(fmt::format("none of the record's {} calls is chosen: it has --layer {} and --step {}",
+                                 report_.calls, ranges(held_layers_), ranges(held_steps_)));
   if (report_.compared == 0)
     return bad_input(
-        fmt::format("none of the record's {} calls was compared: choose other --step and --layer, or "
-                    "another row{}",
-                    report_.calls, refusals_));
+        fmt::format("none of the {} chosen calls could be compared: name another row{}", chosen_, refusals_));
   return report_;
 }
 

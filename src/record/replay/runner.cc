@@ -18,7 +18,8 @@ using attention::StepShape;
 std::vector<TableRow> all_rows() {
   std::vector<TableRow> rows;
   for (const platform::Kind kind : {platform::Kind::cpu, platform::Kind::cuda})
-    for (const attention::Backend& row : attention::backends(kind)) rows.push_back({row, kind});
+    for (const attention::Backend& row : attention::backends(kind))
+      if (row.make != nullptr) rows.push_back({row, kind});
   return rows;
 }
 
