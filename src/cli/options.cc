@@ -131,7 +131,8 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
   text("cache-eviction", "lru|lfu|fifo|priority", "which prefixes go first; default: lru",
        &o->cache_eviction);
   text("schedule", "fcfs|longest_prefix|priority", "who comes next; default: fcfs", &o->schedule);
-  number("max-waiting", "requests in the queue; more are refused", &o->max_waiting, 1 << 20);
+  number("max-waiting", "requests in the engine's queue, which refuses more; run holds them back",
+         &o->max_waiting, 1 << 20);
   add({.name = "target-itl",
        .group = group,
        .value_name = "MS",
