@@ -369,6 +369,13 @@ class Refusals(unittest.TestCase):
         self.assertEqual(code, 0, err)
         self.assertEqual([json.loads(line)["sample"] for line in out.splitlines()], list(range(8)))
 
+    def test_samples_of_33_tokens_compute_the_prompt_once(self):
+        for tokens, cached in ((32, [0] * 5), (33, [0] + [32] * 4)):
+            code, out, err = quire("run", model("llama"), "--ids", ",".join(map(str, range(1, tokens + 1))), "--n", 5, "--max-tokens", 1,
+                                   "--json")
+            self.assertEqual(code, 0, err)
+            self.assertEqual([json.loads(line)["cached_tokens"] for line in out.splitlines()], cached)
+
     def test_a_deadline_goes_on_while_a_request_is_held_back(self):
         lines = ['{"ids": [1], "max_tokens": 1500}\n'] + ['{"ids": [2], "max_tokens": 1500, "deadline_s": 0.01}\n'] * 3
         code, out, err = quire("run", model("llama"), "--ignore-eos", "--max-waiting", 1, "--max-running", 1, "--prompts",
