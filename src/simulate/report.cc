@@ -27,12 +27,13 @@ std::string to_text(const Report& report) {
       100 * busy, share(static_cast<double>(report.output_tokens), report.seconds), report.prompt_tokens,
       report.computed_tokens, report.hit_tokens, report.retractions, report.waiting_s.p50,
       report.waiting_s.p99, report.ttft_s.p50, report.ttft_s.p99, report.itl_s.p50, report.itl_s.p99);
-  if (report.aligned_hit_tokens >= 0)
-    text += fmt::format(
-        "hits: {:.2f} % of the prompts; whole pages alone would have hit {:.2f} %\n",
-        100 * share(static_cast<double>(report.hit_tokens), static_cast<double>(report.prompt_tokens)),
-        100 *
-            share(static_cast<double>(report.aligned_hit_tokens), static_cast<double>(report.prompt_tokens)));
+  const auto prompts = static_cast<double>(report.prompt_tokens);
+  text += fmt::format("hits: {:.2f} % of the prompts; whole pages alone ",
+                      100 * share(static_cast<double>(report.hit_tokens), prompts));
+  text += report.aligned_hit_tokens >= 0
+              ? fmt::format("would have hit {:.2f} %\n",
+                            100 * share(static_cast<double>(report.aligned_hit_tokens), prompts))
+              : "are not compared: a group forgets keys\n";
   for (const std::string& violation : report.violations) text += fmt::format("violation: {}\n", violation);
   return text;
 }

@@ -38,6 +38,29 @@ Result<std::unique_ptr<kv::PagePool>> make_pool(const SimulationConfig& config) 
   return kv::PagePool::create(std::move(pool));
 }
 
+// Whether some sequence can run in a cache of so many tokens.
+bool holds_one(SimulationConfig config, std::int64_t kv_tokens) {
+  config.kv_tokens = kv_tokens;
+  const Result<std::unique_ptr<kv::PagePool>> pool = make_pool(config);
+  return pool.ok() && scheduler::Scheduler::create({1, config.scheduler.chunk_tokens, 1, 1}, **pool).ok();
+}
+
+// Pool and scheduler speak of slabs and bytes, which nobody here gave.
+Error too_few_tokens(const SimulationConfig& config) {
+  std::int64_t low = std::max<std::int64_t>(1, config.kv_tokens);
+  std::int64_t high = 2 * low;
+  while (!holds_one(config, high)) high *= 2;
+  while (high - low > 1) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (holds_one(config, middle) ? high : low) = middle;
+  }
+  return bad_input(fmt::format(
+      "a KV cache of {} tokens is too small for pages of {} tokens, {} KV groups and chunks of {} tokens: "
+      "use "
+      "--kv-tokens {} or more",
+      config.kv_tokens, config.page_tokens, config.groups.size(), config.scheduler.chunk_tokens, high));
+}
+
 class Loop {
  public:
   Loop(const Trace& trace, const SimulationConfig& config, std::unique_ptr<kv::PagePool> pool,
@@ -285,10 +308,16 @@ class Loop {
 }  // namespace
 
 Result<Report> simulate(const Trace& trace, const SimulationConfig& config) {
-  QUIRE_TRY(pool, make_pool(config));
-  QUIRE_TRY(scheduler, scheduler::Scheduler::create(config.scheduler, *pool));
+  Result<std::unique_ptr<kv::PagePool>> pool = make_pool(config);
+  if (!pool.ok()) return pool.error().code == Code::no_resources ? too_few_tokens(config) : pool.error();
+  Result<std::unique_ptr<scheduler::Scheduler>> scheduler =
+      scheduler::Scheduler::create(config.scheduler, **pool);
+  if (!scheduler.ok()) {
+    const bool small = scheduler.error().code == Code::no_resources && !holds_one(config, config.kv_tokens);
+    return small ? too_few_tokens(config) : scheduler.error();
+  }
   // The scheduler refers to the pool, which outlives it as a member of the loop.
-  return Loop(trace, config, std::move(pool), std::move(scheduler)).run();
+  return Loop(trace, config, std::move(*pool), std::move(*scheduler)).run();
 }
 
 }  // namespace quire::simulate

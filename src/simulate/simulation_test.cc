@@ -1,5 +1,6 @@
 #include "simulate/simulation.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -220,6 +221,42 @@ TEST(Simulate, ALongContextAndABigPoolCostNothingUnlessUsed) {
   EXPECT_EQ(roomy.finished, modest.finished);
   EXPECT_EQ(roomy.output_tokens, modest.output_tokens);
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 512 << 10) << "KiB";
+}
+
+// The number in the message is the least that works.
+TEST(Simulate, TooFewTokensOfCacheAreRefusedWithTheLeast) {
+  const Trace trace = make_trace(faulty(3), 5);
+  for (const std::int32_t page : {1, 16, 256}) {
+    for (const bool window : {false, true}) {
+      SimulationConfig config = small(page, 1);
+      if (window) config.groups.push_back({"window", kv::Keep::window, 100});
+      const Result<Report> refused = simulate(trace, config);
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(refused.error().code, Code::bad_input);
+      const std::string& message = refused.error().message;
+      const std::size_t flag = message.find("--kv-tokens ");
+      ASSERT_NE(flag, std::string::npos) << message;
+      EXPECT_EQ(message.find("slab"), std::string::npos) << message;
+      EXPECT_EQ(message.find("byte"), std::string::npos) << message;
+      config.kv_tokens = std::stoll(message.substr(flag + 12));
+      EXPECT_TRUE(simulate(trace, config).ok()) << message;
+      --config.kv_tokens;
+      EXPECT_FALSE(simulate(trace, config).ok()) << message;
+    }
+  }
+}
+
+TEST(Simulate, TheTextHasTheHitRateWithAndWithoutWholePages) {
+  const Trace trace = make_trace(faulty(30), 5);
+  SimulationConfig config = small(16, 30000);
+  EXPECT_NE(to_text(simulate(trace, config).value()).find("alone would have hit"), std::string::npos);
+  config.groups.push_back({"window", kv::Keep::window, 100});
+  const Report report = simulate(trace, config).value();
+  const double rate =
+      100.0 * static_cast<double>(report.hit_tokens) / static_cast<double>(report.prompt_tokens);
+  const std::string text = to_text(report);
+  EXPECT_NE(text.find(fmt::format("hits: {:.2f} % of the prompts", rate)), std::string::npos) << text;
+  EXPECT_EQ(text.find("would have hit"), std::string::npos) << text;
 }
 
 }  // namespace
