@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/engine_impl.h"
+#include "engine/limits.h"
 
 namespace quire::engine {
 namespace {
@@ -24,11 +25,18 @@ Percentiles percentiles(std::vector<double> values) {
   return {at(0.5), at(0.99)};
 }
 
-Status check(const BenchOfflineRequest& request) {
-  if (request.requests >= 1 && request.prompt_tokens >= 1 && request.output_tokens >= 1) return {};
-  return bad_input(
-      fmt::format("bench offline needs at least 1 request, 1 prompt token and 1 output token, not {}, {}, {}",
-                  request.requests, request.prompt_tokens, request.output_tokens));
+Status check(const BenchOfflineRequest& request, const Options& options) {
+  if (request.requests < 1 || request.prompt_tokens < 1 || request.output_tokens < 1)
+    return bad_input(fmt::format(
+        "bench offline needs at least 1 request, 1 prompt token and 1 output token, not {}, {}, {}",
+        request.requests, request.prompt_tokens, request.output_tokens));
+  // All wait before the first one runs.
+  const std::int64_t most = options.max_waiting > 0 ? options.max_waiting : kMaxWaiting;
+  if (request.requests <= most) return {};
+  return bad_input(fmt::format(
+      "{0} requests are submitted at once and {1} may wait: use --requests {1} or less{2}", request.requests,
+      most,
+      request.requests <= kMaxWaiting ? fmt::format(", or --max-waiting {} or more", request.requests) : ""));
 }
 
 Status submit_all(EngineImpl& engine, std::int32_t vocab, const BenchOfflineRequest& request) {
@@ -50,8 +58,9 @@ struct Times {
 };
 Result<Times> run(EngineImpl& engine, Clock::time_point begin, const BenchOfflineRequest& request) {
   Times times;
-  times.between.reserve(static_cast<std::size_t>(request.requests) *
-                        static_cast<std::size_t>(request.output_tokens));
+  constexpr std::int64_t kRoom = 1 << 22;  // tokens; past it the list grows
+  times.between.reserve(
+      static_cast<std::size_t>(std::min(kRoom, std::int64_t{request.requests} * request.output_tokens)));
   std::vector<double> last(static_cast<std::size_t>(request.requests) + 1, -1.0);  // by id; ids start at 1
   std::vector<Output> outputs;
   while (engine.step(outputs)) {
@@ -73,7 +82,7 @@ Result<Times> run(EngineImpl& engine, Clock::time_point begin, const BenchOfflin
 
 Result<BenchOfflineReport> bench_offline(const std::string& model, Options options,
                                          const BenchOfflineRequest& request) {
-  QUIRE_TRY_STATUS(check(request));
+  QUIRE_TRY_STATUS(check(request, options));
   if (options.max_context == 0) options.max_context = request.prompt_tokens + request.output_tokens;
   QUIRE_TRY(engine, EngineImpl::open(model, options));
   const Clock::time_point begin = Clock::now();

@@ -162,7 +162,9 @@ void EngineImpl::poison_freed() {
 Result<RequestId> EngineImpl::submit(Request request) {
   QUIRE_TRY_STATUS(check(request));
   if (requests_.size() >= static_cast<std::size_t>(kMaxWaiting))
-    return no_resources("too many requests wait already: submit fewer at a time");
+    return no_resources(
+        fmt::format("{} requests are submitted and not finished, the limit is {}: wait until one is finished",
+                    requests_.size(), kMaxWaiting));
   const SequenceId id{next_id_};
   const Live& live = requests_.add(id, std::move(request), request_limits_);
   scheduler::RequestInfo info{.sequence = id,
