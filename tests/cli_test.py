@@ -96,6 +96,42 @@ class Json(unittest.TestCase):
         self.assertEqual(code, 3, err)
         self.assertIn("--max-context", err)
 
+    def test_simulate_says_what_would_do(self):
+        trace = ("simulate", "--synthetic", "chat:requests=3")
+        for groups in ("full,", ",full", "full,,full", ""):
+            code, _, err = quire(*trace, "--groups", groups)
+            self.assertEqual(code, 2, groups)
+            self.assertIn("full, window:TOKENS and chunk:TOKENS", err)
+        with tempfile.TemporaryDirectory() as folder:
+            missing = pathlib.Path(folder) / "none/file"
+            for flag in ("--shrink", "--write-trace"):
+                for path in (missing, folder):
+                    code, out, err = quire(*trace, flag, path)
+                    self.assertEqual((code, out), (2, ""), err)
+                    self.assertIn(flag, err)
+            unused = pathlib.Path(folder) / "unused"
+            self.assertEqual(quire(*trace, "--shrink", unused)[0], 0)
+            self.assertFalse(unused.exists())
+        code, _, err = quire("simulate", "--trace", "/dev/zero")
+        self.assertEqual(code, 2, err)
+        self.assertIn("/dev/zero is a device", err)
+        self.assertIn("--kv-tokens N=131072 ", quire("simulate", "--help")[1])
+
+    def test_bench_says_what_would_do(self):
+        load = ("bench", "offline", model("llama"), "--prompt", 4, "--output", 2)
+        code, _, err = quire(*load, "--seed", -1)
+        self.assertEqual(code, 2, err)
+        self.assertIn("--seed: -1 is not a whole number of 0 or more", err)
+        code, _, err = quire(*load, "--requests", 3, "--max-waiting", 2)
+        self.assertEqual(code, 2, err)
+        self.assertIn("--requests 2 or less, or --max-waiting 3 or more", err)
+        code, _, err = quire(*load, "--requests", 16777216)
+        self.assertEqual(code, 2, err)
+        self.assertTrue(err.rstrip().endswith("--requests 1048576 or less"), err)
+        self.assertEqual(quire(*load, "--requests", 3, "--max-waiting", 3)[0], 0)
+        code, _, err = quire("bench", "scheduler", "--running", 1, "--waiting", 5, "--context", 20, "--steps", 50)
+        self.assertEqual(code, 0, err)
+
     def test_run_prompts_is_a_batch_with_indices_and_the_same_answers(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
             for n in range(1, 9):
@@ -471,6 +507,17 @@ class Refusals(unittest.TestCase):
             self.assertIn(code, (0, 3, 127), err)  # 127: the program itself does not fit
             codes.add(code)
         self.assertIn(3, codes)
+
+    def test_memory_advice_names_flags_that_exist(self):
+        if "+" in json.loads(quire("--version", "--json")[1])["build"]:
+            self.skipTest("sanitizers need the address space themselves")
+        code, err = self.limited("ulimit -v 4000000", "bench", "scheduler", "--running", 65536)
+        self.assertEqual(code, 3, err)
+        flags = set(re.findall(r"--[a-z-]+", err))
+        self.assertIn("--running", flags)
+        _, known, _ = quire("bench", "scheduler", "--help")
+        for flag in flags:
+            self.assertIn(flag + " ", known)
 
     def test_pinned_backend_that_cannot(self):
         with tempfile.TemporaryDirectory() as folder:

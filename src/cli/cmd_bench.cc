@@ -324,7 +324,8 @@ std::vector<Command> make_bench(CLI::App& root) {
            }},
           {&step_command.app(), of_step->settings, [of_step] { return step(*of_step); }},
           {&scheduler_command.app(), of_scheduler->settings,
-           [of_scheduler] { return scheduler_bench(*of_scheduler); }},
+           [of_scheduler] { return scheduler_bench(*of_scheduler); },
+           "--running, --waiting, --steps or --context"},
           make_bench_offline(group.app())};
 }
 

@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include "cli/command.h"
@@ -33,7 +34,7 @@ struct Simulate {
   std::string write_trace;
   std::string shrink;
   std::uint64_t seed = 1;
-  std::int32_t kv_tokens = 0;
+  std::int32_t kv_tokens = 1 << 17;
   std::int32_t client_buffer = 64;
   std::int32_t copy_min_tokens = 1;
   std::int32_t audit_every = 1000;
@@ -43,10 +44,11 @@ struct Simulate {
 
 Result<std::vector<simulate::GroupSpec>> parse_groups(const std::string& text) {
   std::vector<simulate::GroupSpec> groups;
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const std::string_view item = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+  // One item more than there are commas, so an empty one is seen wherever it stands.
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', begin), text.size());
+    const std::string_view item = std::string_view(text).substr(begin, comma - begin);
+    begin = comma + 1;
     const std::string_view name = item.substr(0, item.find(':'));
     const std::string_view width = item.substr(std::min(item.size(), name.size() + 1));
     simulate::GroupSpec group{std::string(name), kv::Keep::all, 0};
@@ -99,7 +101,7 @@ Result<simulate::SimulationConfig> config_of(const Simulate& run) {
   QUIRE_TRY(groups, parse_groups(run.groups));
   config.groups = std::move(groups);
   config.page_tokens = or_else(run.options.page_size, 16);
-  config.kv_tokens = or_else(run.kv_tokens, 1 << 17);
+  config.kv_tokens = run.kv_tokens;
   config.scheduler.max_running = or_else(run.options.max_running, 64);
   config.scheduler.chunk_tokens = or_else(run.options.chunk_tokens, 2048);
   config.scheduler.max_context = or_else(run.options.max_context, 1 << 17);
@@ -146,6 +148,20 @@ Status write_file(const std::string& path, const std::string& text) {
   return file ? Status() : Status(no_resources(fmt::format("{}: the file cannot be written", path)));
 }
 
+// Found out before the work, without a trace of it: writable, or new in a folder that takes files.
+Status check_writable(const char* flag, const std::string& path) {
+  if (path.empty()) return {};
+  const std::filesystem::path file(path);
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  std::error_code error;
+  const bool there = std::filesystem::exists(file, error);
+  if (there && std::filesystem::is_directory(file, error))
+    return bad_input(fmt::format("{} {} is a folder: name a file", flag, path));
+  if (there ? access(path.c_str(), W_OK) == 0 : access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return bad_input(
+      fmt::format("{} {}: the file cannot be written; name one in a folder that can be", flag, path));
+}
+
 // Whether a run of the trace violates a rule or fails a check, seen from outside: a check ends its process.
 bool fails_in_a_child(const simulate::Trace& trace, const simulate::SimulationConfig& config) {
   std::fflush(nullptr);
@@ -175,6 +191,8 @@ Status shrink_to_file(const Simulate& run, const simulate::Trace& trace,
 }
 
 Status run_command(const Simulate& run) {
+  QUIRE_TRY_STATUS(check_writable("--shrink", run.shrink));
+  QUIRE_TRY_STATUS(check_writable("--write-trace", run.write_trace));
   QUIRE_TRY(config, config_of(run));
   QUIRE_TRY(trace, trace_of(run));
   if (!run.write_trace.empty()) QUIRE_TRY_STATUS(write_file(run.write_trace, simulate::to_text(trace)));
@@ -227,7 +245,7 @@ void add_settings(Simulate* run) {
   text("groups", "LIST", "KV groups: full, window:TOKENS, chunk:TOKENS; default full", &run->groups);
   count("copy-min-tokens", "fewer tokens of a page are computed again, not copied; default 1",
         &run->copy_min_tokens, 1, 256);
-  count("kv-tokens", "capacity of the KV cache in tokens; default 131072", &run->kv_tokens, 1, 1 << 30);
+  count("kv-tokens", "capacity of the KV cache in tokens", &run->kv_tokens, 1, 1 << 30);
   count("client-buffer", "unread tokens with which a slow client is dropped; default 64", &run->client_buffer,
         0, 1 << 30);
   count("audit-every", "steps between full audits; default 1000, 0: only at the end", &run->audit_every, 0,
@@ -252,7 +270,8 @@ Command make_simulate(CLI::App& root) {
                                           "prefix-cache", "cache-eviction", "schedule",    "max-waiting",
                                           "target-itl",   "overlap"};
   add_engine_settings(*run->settings, &run->options, kEngine);
-  return {&command.app(), run->settings, [run] { return run_command(*run); }};
+  return {&command.app(), run->settings, [run] { return run_command(*run); },
+          "--kv-tokens, --max-context or trace"};
 }
 
 }  // namespace quire::cli

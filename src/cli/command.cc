@@ -41,9 +41,16 @@ Result<std::string> read_file(const std::string& path) {
     text << std::cin.rdbuf();
     return text.str();
   }
-  std::ifstream input(path, std::ios::binary);
-  if (std::error_code error; std::filesystem::is_directory(path, error))
+  std::error_code error;
+  const std::filesystem::file_type type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::directory)
     return bad_input(fmt::format("{} is a folder, not a file", path));
+  // /dev/zero has no end.
+  const bool device =
+      type == std::filesystem::file_type::character || type == std::filesystem::file_type::block;
+  if (device && !std::filesystem::equivalent(path, "/dev/null", error))
+    return bad_input(fmt::format("{} is a device: give a file, a pipe, or - for standard input", path));
+  std::ifstream input(path, std::ios::binary);
   if (!input) return bad_input(fmt::format("{}: the file cannot be read", path));
   text << input.rdbuf();
   if (input.bad()) return bad_input(fmt::format("{}: the file cannot be read", path));

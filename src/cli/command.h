@@ -21,6 +21,7 @@ struct Command {
   CLI::App* app = nullptr;
   std::shared_ptr<Settings> settings;  // applied before run; main.cc adds those of every command
   std::function<Status()> run;         // an error ends the program with its code
+  std::string less_memory = {};        // flags that make it need less, for when memory runs out
 };
 
 Command make_run(CLI::App& root);

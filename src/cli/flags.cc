@@ -1,6 +1,10 @@
 #include "cli/flags.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+
+#include "cli/settings.h"
 
 namespace quire::cli {
 
@@ -32,7 +36,13 @@ Flags& Flags::number(const char* name, int* target, int low, int high, const cha
 }
 
 Flags& Flags::number(const char* name, std::uint64_t* target, const char* help) {
-  app_->add_option(name, *target, help)->check(CLI::NonNegativeNumber)->capture_default_str();
+  app_->add_option(name, *target, help)
+      ->check([](const std::string& value) {
+        std::uint64_t number = 0;
+        const Status status = into(&number)(value);
+        return status.ok() ? std::string() : fmt::format("{} is {}", value, status.error().message);
+      })
+      ->capture_default_str();
   return *this;
 }
 

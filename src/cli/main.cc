@@ -1,6 +1,7 @@
 // The program `quire`: the list of commands, and the way from a Status to an exit code.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <new>
@@ -74,14 +75,23 @@ Status run_command(const Command& command, const Common& common, std::span<const
   return {};
 }
 
+// What else helps, in flags that the command has.
+std::string less_memory(const Command& command) {
+  const std::vector<Setting>& settings = command.settings->all();
+  const bool engine = std::any_of(settings.begin(), settings.end(),
+                                  [](const Setting& setting) { return setting.name == "kv-memory"; });
+  if (engine) return ", or ask for less at a time: fewer or shorter requests, a smaller --kv-memory";
+  return command.less_memory.empty() ? "" : fmt::format(", or use a smaller {}", command.less_memory);
+}
+
 // The libraries below tell of a full machine or disk by throwing.
 Status run_guarded(const Command& command, const Common& common, std::span<const Command> all) {
   try {
     return run_command(command, common, all);
   } catch (const std::bad_alloc&) {
     return no_resources(
-        "host memory ran out: raise this process's limits (ulimit -v, the container's), or ask for less at a "
-        "time: fewer or shorter requests, a smaller --kv-memory");
+        fmt::format("host memory ran out: raise this process's limits (ulimit -v, the container's){}",
+                    less_memory(command)));
   } catch (const std::system_error& error) {
     return no_resources(fmt::format("the system refused: {}", error.what()));
   }
