@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/nearest.h"
 #include "record/fetch.h"
-#include "record/values.h"
+#include "tensor/values.h"
 
 namespace quire::record {
 namespace {
@@ -58,8 +58,8 @@ bool is_shadowed(std::uint64_t step, double fraction) {
 }
 
 double frobenius_gate(const Problem& problem) {
-  const double stored = std::max(roundoff_of(problem.kv.k_type), roundoff_of(problem.kv.v_type));
-  if (stored >= roundoff_of(DType::fp8_e4m3) && problem.q_type != DType::f32) return 1.5e-2;
+  const double stored = std::max(unit_roundoff(problem.kv.k_type), unit_roundoff(problem.kv.v_type));
+  if (stored >= unit_roundoff(DType::fp8_e4m3) && problem.q_type != DType::f32) return 1.5e-2;
   if (problem.q_type == DType::bf16) return 4e-3;
   if (problem.q_type == DType::f16) return 5e-4;
   return 2e-6;

@@ -266,11 +266,11 @@ void add_unused_slots(const StepShape& s, const Args& a, const attention::Proble
     if (page == 0 || page == 0xffffffffu) continue;
     const char* v = static_cast<const char*>(a.kv.v) + page * a.kv.v_stride.page +
                     next % a.kv.page_size * a.kv.v_stride.token;
-    const float leak = 0.0f * decode(p.kv.v_type, v);
+    const float leak = 0.0f * load_value(p.kv.v_type, v);
     const auto bytes = static_cast<std::int64_t>(dtype_bytes(p.q_type));
     for (std::int32_t r = s.q_offsets[i]; r < s.q_offsets[i + 1]; ++r) {
       char* out = static_cast<char*>(a.out) + r * a.out_row_stride * bytes;
-      encode(p.q_type, decode(p.q_type, out) + leak, out);
+      encode(p.q_type, load_value(p.q_type, out) + leak, out);
     }
   }
 }

@@ -9,6 +9,7 @@
 
 #include "attention/backends/reference/backend.h"
 #include "base/check.h"
+#include "tensor/values.h"
 
 namespace quire::conformance {
 namespace {
@@ -38,13 +39,6 @@ struct Errors {
   }
 };
 
-// Unit roundoff of the type that results are rounded to.
-double roundoff(DType type) {
-  return type == DType::bf16  ? std::ldexp(1.0, -8)
-         : type == DType::f16 ? std::ldexp(1.0, -11)
-                              : std::ldexp(1.0, -24);
-}
-
 struct Gates {
   double largest = 0;
   double frobenius = 0;
@@ -57,7 +51,7 @@ struct Gates {
 Gates gates_of(const Logical& l, const Expected& expected, const Expected& plain) {
   Errors yardstick;
   for (std::size_t i = 0; i < expected.out.size(); ++i) yardstick.add(plain.out[i], expected.out[i]);
-  const double stored = l.problem.q_type == DType::f32 ? 0 : roundoff(l.problem.q_type);
+  const double stored = l.problem.q_type == DType::f32 ? 0 : unit_roundoff(l.problem.q_type);
   // Before the softcap: where the cap is not yet flat, the rounding of a large product passes through it.
   const double score = plain.score_max;
   Gates gates;

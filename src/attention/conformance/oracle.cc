@@ -45,10 +45,10 @@ Numbers<Real> numbers_of(const Logical& l, const Sequence& s) {
       const std::uint8_t* k = s.k.data() + entry * static_cast<std::size_t>(p.qk_dim) * k_bytes;
       const std::uint8_t* v = latent ? k : s.v.data() + entry * static_cast<std::size_t>(p.v_dim) * v_bytes;
       for (int d = 0; d < p.qk_dim; ++d)
-        n.k.push_back(static_cast<Real>(decode(p.kv.k_type, k + static_cast<std::size_t>(d) * k_bytes)) *
+        n.k.push_back(static_cast<Real>(load_value(p.kv.k_type, k + static_cast<std::size_t>(d) * k_bytes)) *
                       k_scale);
       for (int d = 0; d < p.v_dim; ++d)
-        n.v.push_back(static_cast<Real>(decode(p.kv.v_type, v + static_cast<std::size_t>(d) * v_bytes)) *
+        n.v.push_back(static_cast<Real>(load_value(p.kv.v_type, v + static_cast<std::size_t>(d) * v_bytes)) *
                       v_scale);
     }
   return n;

@@ -381,7 +381,7 @@ std::vector<float> Placed::out_row(int row, int head) const {
   const std::size_t bytes = dtype_bytes(problem_.q_type);
   std::vector<float> values(static_cast<std::size_t>(problem_.v_dim));
   for (std::size_t d = 0; d < values.size(); ++d)
-    values[d] = decode(problem_.q_type, bits.data() + d * bytes);
+    values[d] = load_value(problem_.q_type, bits.data() + d * bytes);
   return values;
 }
 
@@ -402,7 +402,7 @@ const char* Placed::stray_write() const {
       if (row[i] != static_cast<char>(0xff)) return "wrote between the rows of out";
     if (r >= live_begin && r < live_end) continue;
     for (std::int64_t i = 0; i < used / bytes; ++i)
-      if (decode(problem_.q_type, row + i * bytes) != 0.0f)
+      if (load_value(problem_.q_type, row + i * bytes) != 0.0f)
         return "a row that belongs to no sequence is not 0";
     for (int h = 0; args_.lse != nullptr && h < problem_.q_heads; ++h)
       if (args_.lse[r * problem_.q_heads + h] != -std::numeric_limits<float>::infinity())

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "tensor/dtype.h"
+#include "tensor/values.h"
 
 namespace quire::conformance {
 
@@ -20,26 +20,10 @@ inline void encode(DType type, float value, void* at) {
   }
 }
 
-inline float decode(DType type, const void* at) {
-  if (type == DType::f32) {
-    float value;
-    std::memcpy(&value, at, sizeof(value));
-    return value;
-  }
-  if (type == DType::fp8_e4m3) {
-    std::uint8_t bits;
-    std::memcpy(&bits, at, sizeof(bits));
-    return fp8_e4m3_to_f32(bits);
-  }
-  std::uint16_t bits;
-  std::memcpy(&bits, at, sizeof(bits));
-  return type == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
-}
-
 inline float rounded(DType type, float value) {
   char bytes[4];
   encode(type, value, bytes);
-  return decode(type, bytes);
+  return load_value(type, bytes);
 }
 
 }  // namespace quire::conformance

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "record/values.h"
+#include "tensor/values.h"
 
 namespace quire::record {
 namespace {
@@ -91,7 +91,7 @@ double Gates::of(std::int32_t sequence, std::int32_t row, std::int32_t head, dou
   const double keys_seen = frame_.kv_lens[static_cast<std::size_t>(sequence)];
   double gate = 0x1p-22 * (4 + score + std::sqrt(keys_seen)) * keys.largest_v;
   if (frame_.softcap > 0) gate += 0x1p-22 * std::min<double>(score, frame_.softcap) * keys.largest_v;
-  if (p.q_type != DType::f32) gate += roundoff_of(p.q_type) * (2 * keys.largest_v + largest);
+  if (p.q_type != DType::f32) gate += unit_roundoff(p.q_type) * (2 * keys.largest_v + largest);
   return gate;
 }
 

@@ -11,7 +11,7 @@
 #include "base/nearest.h"
 #include "record/replay/find_keys.h"
 #include "record/replay/gates.h"
-#include "record/values.h"
+#include "tensor/values.h"
 
 namespace quire::record {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "platform/cpu/isa.h"
-#include "record/values.h"
+#include "tensor/values.h"
 
 namespace quire::record {
 

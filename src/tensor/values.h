@@ -6,10 +6,10 @@
 
 #include "tensor/dtype.h"
 
-namespace quire::record {
+namespace quire {
 
-// Element `index` of an array of `type`: a floating type.
-inline float load_value(DType type, const void* base, std::int64_t index) {
+// Element `index` of an array of `type`, a floating type; it need not be aligned.
+inline float load_value(DType type, const void* base, std::int64_t index = 0) {
   const auto* bytes =
       static_cast<const std::uint8_t*>(base) + index * static_cast<std::int64_t>(dtype_bytes(type));
   if (type == DType::f32) {
@@ -24,7 +24,7 @@ inline float load_value(DType type, const void* base, std::int64_t index) {
 }
 
 // Unit roundoff of a type that results are rounded to.
-inline double roundoff_of(DType type) {
+inline double unit_roundoff(DType type) {
   switch (type) {
     case DType::bf16:
       return 0x1p-8;
@@ -37,4 +37,4 @@ inline double roundoff_of(DType type) {
   }
 }
 
-}  // namespace quire::record
+}  // namespace quire
