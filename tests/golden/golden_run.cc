@@ -67,7 +67,9 @@ void expect_float32(const Golden& golden, const Answers& answers, const std::str
       }
       if (one.margin[t] > 5e-3f * golden.logit_std && answers.scored[i][t].argmax != one.argmax[t]) ++flips;
     }
-    if (!answers.greedy[i].empty()) EXPECT_EQ(answers.greedy[i], one.greedy) << what << " case " << i;
+    if (!answers.greedy[i].empty()) {
+      EXPECT_EQ(answers.greedy[i], one.greedy) << what << " case " << i;
+    }
   }
   EXPECT_LE(worst, 2e-4) << what;
   EXPECT_EQ(flips, 0) << what;
@@ -87,10 +89,12 @@ void expect_gate(const Golden& golden, const Answers& answers, const Gate& gate,
   }
   const Errors got = errors_of(ours), reference = errors_of(theirs);
   EXPECT_LE(got.mean, gate.mean_times * reference.mean + gate.mean_plus) << what;
-  if (gate.quantile_times > 0)
+  if (gate.quantile_times > 0) {
     EXPECT_LE(got.quantile90, gate.quantile_times * reference.quantile90 + gate.quantile_plus) << what;
-  if (gate.largest_times > 0 && !moe)
+  }
+  if (gate.largest_times > 0 && !moe) {
     EXPECT_LE(got.largest, gate.largest_times * reference.largest + gate.largest_plus) << what;
+  }
 }
 
 }  // namespace quire::golden
