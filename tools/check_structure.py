@@ -23,13 +23,14 @@ BELOW = {
     "simulate": ["base", "kv", "scheduler"],
     "record": ["base", "tensor", "platform", "checkpoint", "attention"],
     "engine": ["base", "tensor", "platform", "kv", "checkpoint", "ops", "attention", "model", "scheduler", "record"],
-    "session": ["base", "checkpoint", "tokenizer", "engine"],
+    "grammar": ["base", "tokenizer"],
+    "session": ["base", "checkpoint", "tokenizer", "grammar", "engine"],
     "cli": ["base", "tensor", "platform", "kv", "checkpoint", "ops", "attention", "tokenizer", "model", "scheduler",
-            "simulate", "record", "engine", "session"],
+            "simulate", "record", "engine", "grammar", "session"],
 }
 # Public headers: result.h is for everyone; engine and session are mirrored by their folders.
 PUBLIC = {"result.h": list(BELOW), "options.h": ["engine", "session", "cli"], "engine.h": ["engine", "session", "cli"],
-          "session.h": ["session", "cli"]}
+          "guide.h": ["engine", "grammar", "session", "cli"], "tools.h": ["session", "cli"], "session.h": ["session", "cli"]}
 # Files that may cross: the one table that names every backend, the dispatch to a platform's implementation.
 PLATFORM_FOLDERS = ("platform/", "ops/cpu/", "ops/cuda/", "attention/backends/")
 VENDOR = re.compile(r"^\s*#\s*(include\s*[<\"](cuda|cublas|nccl|cudnn|hip/|immintrin|x86intrin|arm_neon|CL/)|"

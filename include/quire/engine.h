@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "quire/guide.h"
 #include "quire/options.h"
 #include "quire/result.h"
 
@@ -41,9 +42,14 @@ struct Request {
   // Since submit; not finished by then, it ends (Finish::deadline). 0: none; else a microsecond or more.
   double deadline_s = 0.0;
   std::string cache_salt;  // prefixes are shared only between requests with the same one
-  // Scoring: log-probabilities of the prompt instead of an answer (max_tokens is ignored).
+  // Scoring: log-probabilities of the prompt's tokens, before the answer or (answer false) instead of one;
+  // then max_tokens is ignored.
   bool score = false;
+  bool answer = true;
   std::int32_t score_top = 0;  // most likely tokens to report per position
+  // Log-probabilities of the answer's tokens. -1: none; 0 to 20: of each, and of so many most likely ones.
+  std::int32_t logprobs = -1;
+  std::shared_ptr<Guide> guide;  // what the answer may be; null: anything. Its state is this request's alone
 };
 
 // failed: the model gave no distribution to go on from; Output::error says so.
@@ -55,11 +61,19 @@ struct Scored {          // of the distribution after prompt token i
   std::vector<std::pair<std::int32_t, float>> top;
 };
 
+// Of one token of an answer, by the distribution as the model gives it: before penalties, bias, guide,
+// temperature and cuts. Scoring prompt and answer together gives the same numbers.
+struct TokenLogprob {
+  float logprob = 0.0f;
+  std::vector<std::pair<std::int32_t, float>> top;  // Request::logprobs many, the most likely first
+};
+
 // What one step made known about one request.
 struct Output {
   RequestId id = 0;
-  std::vector<std::int32_t> tokens;  // new tokens, in order
-  std::vector<Scored> scored;        // new scored positions, in order
+  std::vector<std::int32_t> tokens;    // new tokens, in order
+  std::vector<TokenLogprob> logprobs;  // of each of them, when asked for
+  std::vector<Scored> scored;          // new scored positions, in order
   Finish finish = Finish::none;
   std::string error;               // with Finish::failed: why
   std::int32_t prompt_tokens = 0;  // with finish: totals

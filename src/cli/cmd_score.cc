@@ -86,6 +86,7 @@ Status score(const ScoreFlags& flags) {
   Request request;
   request.prompt = scores.tokens;
   request.score = true;
+  request.answer = false;
   request.score_top = flags.top;
   const Result<RequestId> id = engine->submit(std::move(request));
   if (!id.ok()) return id.error();

@@ -115,6 +115,7 @@ inline Request score_request(const std::vector<std::int32_t>& tokens, std::int32
   Request request;
   request.prompt = tokens;
   request.score = true;
+  request.answer = false;
   request.score_top = top;
   return request;
 }

@@ -92,6 +92,12 @@ Status check_lengths(const Request& request, const RequestLimits& limits) {
 
 Status check_request(const Request& request, const RequestLimits& limits) {
   if (request.prompt.empty()) return bad_input("the prompt is empty: give at least one token");
+  if (request.score && request.answer)
+    return bad_input("scoring a prompt and answering it are two requests: clear score or answer");
+  if (!request.score && !request.answer)
+    return bad_input("neither a score nor an answer is asked for: set one of them");
+  if (request.logprobs != -1) return bad_input("log-probabilities of an answer cannot be had: use -1");
+  if (request.guide != nullptr) return bad_input("an answer cannot be guided: leave the guide out");
   QUIRE_TRY_STATUS(check_lengths(request, limits));
   QUIRE_TRY_STATUS(check_ids("prompt position", request.prompt, limits.vocab));
   if (request.stop_tokens.size() > static_cast<std::size_t>(kMaxStopTokens))

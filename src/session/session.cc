@@ -26,7 +26,9 @@ class SessionImpl final : public Session {
   const GenerationDefaults& defaults() const override { return text_->defaults(); }
   Result<RequestId> submit(const TextRequest& request) override;
   Result<std::vector<std::int32_t>> check(const TextRequest& request) const override;
+  Result<TextRequest> prepare(TextRequest request) const override;
   void cancel(RequestId id) override;
+  ToolFormat tool_format() const override { return ToolFormat::none; }
   bool step(std::vector<TextOutput>& outputs) override;
   Result<std::vector<std::int32_t>> tokenize(std::string_view text, bool add_special_tokens) const override;
   Result<std::string> detokenize(const std::vector<std::int32_t>& ids,
@@ -71,6 +73,9 @@ Result<std::vector<std::int32_t>> SessionImpl::prompt_of(const TextRequest& requ
 }
 
 Result<Request> SessionImpl::engine_request(const TextRequest& request) const {
+  if (!request.conversation.empty()) return bad_input("a conversation as JSON cannot be had: use messages");
+  if (request.format != AnswerFormat::text || request.tool_use != ToolUse::automatic)
+    return bad_input("an answer cannot be held to a format: use text");
   QUIRE_TRY(prompt, prompt_of(request));
   if (prompt.empty()) return bad_input("the prompt has no token: give at least one character or id");
   Request engine_request;
@@ -82,6 +87,11 @@ Result<Request> SessionImpl::engine_request(const TextRequest& request) const {
   engine_request.priority = request.priority;
   engine_request.deadline_s = request.deadline_s;
   engine_request.cache_salt = request.cache_salt;
+  engine_request.score = request.score;
+  engine_request.answer = request.answer;
+  engine_request.score_top = request.score_top;
+  engine_request.logprobs = request.logprobs;
+  if (request.guides != nullptr) engine_request.guide = request.guides->make();
   return engine_request;
 }
 
@@ -108,6 +118,12 @@ Result<RequestId> SessionImpl::submit(const TextRequest& request) {
   session::Answer answer(tokenizer.ok() ? tokenizer.value() : nullptr, std::move(stops));
   live_.emplace(id, Live{std::move(answer), prompt_tokens});
   return id;
+}
+
+Result<TextRequest> SessionImpl::prepare(TextRequest request) const {
+  QUIRE_TRY(prompt, prompt_of(request));
+  request.ids = std::move(prompt);
+  return request;
 }
 
 void SessionImpl::cancel(RequestId id) { engine_->cancel(id); }

@@ -31,6 +31,7 @@ Answers compute(Engine& engine, const Golden& golden, bool greedy) {
       if (id.ok()) greedy_ids[id.value()] = i;
     }
     request.score = true;
+    request.answer = false;
     const Result<RequestId> id = engine.submit(request);
     EXPECT_TRUE(id.ok()) << id.error().message;
     if (id.ok()) score_ids[id.value()] = i;
