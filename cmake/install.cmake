@@ -4,7 +4,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 get_property(modules GLOBAL PROPERTY QUIRE_MODULES)
-list(FILTER modules EXCLUDE REGEX "quire_(cli|conformance|attention_bench|model_testing)$")
+list(FILTER modules EXCLUDE REGEX "quire_(cli|server_.*|conformance|attention_bench|model_testing)$")
 set(archives ${modules})
 get_property(third_party GLOBAL PROPERTY QUIRE_THIRD_PARTY)
 list(APPEND archives ${third_party})

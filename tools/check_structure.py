@@ -25,12 +25,14 @@ BELOW = {
     "engine": ["base", "tensor", "platform", "kv", "checkpoint", "ops", "attention", "model", "scheduler", "record"],
     "grammar": ["base", "tokenizer"],
     "session": ["base", "checkpoint", "tokenizer", "grammar", "engine"],
+    "server": ["base", "tokenizer", "engine", "session"],
     "cli": ["base", "tensor", "platform", "kv", "checkpoint", "ops", "attention", "tokenizer", "model", "scheduler",
-            "simulate", "record", "engine", "grammar", "session"],
+            "simulate", "record", "engine", "grammar", "session", "server"],
 }
 # Public headers: result.h is for everyone; engine and session are mirrored by their folders.
-PUBLIC = {"result.h": list(BELOW), "options.h": ["engine", "session", "cli"], "engine.h": ["engine", "session", "cli"],
-          "guide.h": ["engine", "grammar", "session", "cli"], "tools.h": ["session", "cli"], "session.h": ["session", "cli"]}
+PUBLIC = {"result.h": list(BELOW), "options.h": ["engine", "session", "server", "cli"],
+          "engine.h": ["engine", "session", "server", "cli"], "guide.h": ["engine", "grammar", "session", "cli"],
+          "tools.h": ["session", "server", "cli"], "session.h": ["session", "server", "cli"]}
 # Files that may cross: the one table that names every backend, the dispatch to a platform's implementation.
 PLATFORM_FOLDERS = ("platform/", "ops/cpu/", "ops/cuda/", "attention/backends/")
 VENDOR = re.compile(r"^\s*#\s*(include\s*[<\"](cuda|cublas|nccl|cudnn|hip/|immintrin|x86intrin|arm_neon|CL/)|"

@@ -1,0 +1,102 @@
+// The inside of an EngineLoop: what the threads share (under one mutex) and what only the loop's thread
+// knows.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "server/loop/loop.h"
+
+namespace quire::server {
+
+using Clock = std::chrono::steady_clock;
+
+class EngineLoop::Impl {
+ public:
+  Impl(std::unique_ptr<Session> session, LoopObserver* observer);
+  ~Impl();
+
+  Ticket submit(std::vector<TextRequest> requests, Sink sink);
+  void cancel(Ticket ticket);
+  void post(std::function<void(Session&)> function);
+  Pulse pulse() const;
+  void begin_drain();
+  bool drain(Clock::time_point deadline);
+  void stop();
+
+ private:
+  // A group on its way to the session.
+  struct Group {
+    Ticket ticket = 0;
+    std::vector<TextRequest> requests;
+    Sink sink;
+    Clock::time_point submitted;
+  };
+  // A group that the session took.
+  struct Active {
+    Sink sink;
+    std::vector<RequestId> ids;  // 0: has ended
+    std::size_t unfinished = 0;
+  };
+  struct Inbox {
+    std::vector<Group> groups;
+    std::vector<Ticket> cancels;
+    std::vector<std::function<void(Session&)>> posts;
+    bool empty() const { return groups.empty() && cancels.empty() && posts.empty(); }
+  };
+
+  void run();
+  bool turn();  // false: nothing to do
+  void take_inbox();
+  void apply_cancels();
+  void cancel_active(Ticket ticket);
+  bool cancel_arriving(Ticket ticket);
+  void cancel_everything();
+  void admit();
+  void hand_over(Group& group);
+  Result<std::vector<RequestId>> submit_all(const Group& group);
+  std::optional<Refusal> no_room_for(const Group& group) const;
+  void refuse(Group& group, Refusal refusal);
+  void deliver(TextOutput& output);
+  void note_finished();
+  double retry_after() const;
+  void publish(bool idle);
+  void sleep();
+  std::int64_t unfinished() const { return static_cast<std::int64_t>(places_.size()); }
+
+  std::unique_ptr<Session> session_;
+  LoopObserver* observer_;
+  std::atomic<Ticket> next_ticket_{1};
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;   // the loop's thread waits
+  std::condition_variable ended_;  // drain() waits
+  Inbox inbox_;
+  Pulse pulse_;  // since_turn_s apart
+  Clock::time_point last_turn_;
+  bool draining_ = false;
+  bool cancel_all_ = false;
+  bool stopping_ = false;
+  bool stopped_ = false;
+
+  // The loop's thread only.
+  Inbox taken_;
+  std::deque<Group> arriving_;
+  std::unordered_map<Ticket, Active> active_;
+  std::unordered_map<RequestId, std::pair<Ticket, std::size_t>> places_;
+  std::vector<TextOutput> outputs_;
+  std::array<Clock::time_point, 64> finished_{};  // a ring: when requests ended lately
+  std::size_t finished_count_ = 0;
+
+  std::mutex join_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace quire::server
