@@ -27,6 +27,7 @@ class FakeSession final : public Session, public Engine {
   const GenerationDefaults& defaults() const override { return defaults_; }
   Result<RequestId> submit(const TextRequest& request) override {
     check_thread();
+    if (request.text == "bad") return bad_input("a bad prompt");
     if (request.text == "late") return bad_input("refused by submit");
     if (request.text == "huge") return Error{Code::no_resources, "too long for the memory"};
     const RequestId id = ++last_id_;

@@ -307,6 +307,7 @@ void EngineLoop::Impl::sleep() {
 EngineLoop::EngineLoop(std::unique_ptr<Session> session, LoopObserver* observer)
     : info_(session->engine().info()),
       defaults_(session->defaults()),
+      tool_format_(session->tool_format()),
       impl_(std::make_unique<Impl>(std::move(session), observer)) {}
 
 EngineLoop::~EngineLoop() = default;

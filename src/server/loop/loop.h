@@ -90,6 +90,7 @@ class EngineLoop {
   // What never changes after opening, without a turn: any thread may read it.
   const EngineInfo& info() const { return info_; }
   const GenerationDefaults& defaults() const { return defaults_; }
+  ToolFormat tool_format() const { return tool_format_; }
 
   // From now on groups are refused, also those that the session has not taken yet; what it took goes on.
   void begin_drain();
@@ -102,6 +103,7 @@ class EngineLoop {
   class Impl;
   EngineInfo info_;
   GenerationDefaults defaults_;
+  ToolFormat tool_format_;
   std::unique_ptr<Impl> impl_;
 };
 
