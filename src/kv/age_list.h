@@ -23,16 +23,28 @@ class AgeList {
   std::uint32_t front() const {
     return used_ == 0 ? kNone : heads_[static_cast<std::size_t>(__builtin_ctzll(used_))];
   }
-  std::uint32_t next(std::uint32_t node) const { return links_[node].next; }
+  // The oldest of a bucket. kNone: it is empty.
+  std::uint32_t front_of(std::uint32_t bucket) const { return heads_[bucket]; }
+  // The first bucket from this one on that is not empty; kAgeBuckets: none.
+  std::uint32_t first_bucket(std::uint32_t from = 0) const {
+    const std::uint64_t rest = from < kAgeBuckets ? used_ >> from << from : 0;
+    return rest == 0 ? kAgeBuckets : static_cast<std::uint32_t>(__builtin_ctzll(rest));
+  }
 
   // REQUIRES a node that is not in the list.
   void push_back(std::uint32_t node, std::uint32_t bucket) { link(node, bucket, tails_[bucket], kNone); }
-  // Before the first one of the bucket for which `before(that one)` holds: few steps where the node is old.
+  // Before the first one of the bucket for which `before(that one)` holds. Looked for from both ends: few
+  // steps where the node is old or young.
   template <class Before>
   void insert(std::uint32_t node, std::uint32_t bucket, Before before) {
-    std::uint32_t at = heads_[bucket];
-    while (at != kNone && !before(at)) at = links_[at].next;
-    link(node, bucket, at == kNone ? tails_[bucket] : links_[at].previous, at);
+    std::uint32_t front = heads_[bucket];
+    std::uint32_t back = tails_[bucket];
+    while (front != kNone && !before(front)) {
+      if (!before(back)) return link(node, bucket, back, links_[back].next);
+      front = links_[front].next;
+      back = links_[back].previous;
+    }
+    link(node, bucket, front == kNone ? tails_[bucket] : links_[front].previous, front);
   }
   // Next to one that is in the list, in its bucket.
   void insert_after(std::uint32_t node, std::uint32_t other) {

@@ -97,6 +97,7 @@ std::uint32_t PrefixTree::new_index() {
   if (spare_nodes_.empty()) {
     nodes_.emplace_back().children = Children(ByFirstPage{this});
     leaves_.resize(nodes_.size());
+    tails_.resize(nodes_.size());
     for (AgeList& list : windows_) list.resize(nodes_.size());
   } else {
     index = spare_nodes_.back();
@@ -128,6 +129,7 @@ void PrefixTree::drop_node(std::uint32_t index) {
   QUIRE_CHECK(node.locks == 0 && node.children.empty() && node.tokens.empty(), "node {} has {} locks", index,
               node.locks);
   leaves_.remove(index);
+  tails_.remove(index);
   for (std::size_t g = 0; g < groups_; ++g) windows_[g].remove(index);
   node.used = false;
   ++node.generation;

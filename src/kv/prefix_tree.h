@@ -18,7 +18,8 @@
 // before it makes room, and so pins the source of a copy (OwnerKind::transfer).
 //
 // Eviction takes leaves from their end, page by page, in the order of the policy (a logical clock, no time),
-// and window pages before anything that is as old: O(1) amortised per page.
+// and window pages before anything that is as old: O(1) amortised per page. A partial page of t tokens costs
+// as much as a whole one and saves less, so it counts as P / t times as old as it is.
 //
 // Off: publish() does nothing, so nothing ever hits; all other code is the same.
 // Thread rule: one thread at a time. The pool outlives the tree; leases end before it.
@@ -148,13 +149,13 @@ class PrefixTree {
   // Locks the whole pages of the match (splitting a node where they end inside it).
   Lease lock(const Match& match);
   // The node that holds the partial page at the end of the match, locked until release(NodeRef): the copy's
-  // source. REQUIRES match.tokens inside a page, and the match's lease is held.
+  // source. That is no use of it: the copy has its tokens too. REQUIRES match.tokens inside a page, and the
+  // match's lease is held.
   NodeRef lock_source(const Match& match);
   // Takes the partial page, at once after lock(): it is the request's and lent to the tree. settle() takes it
   // back. REQUIRES match.adoptable.
   void adopt(const Match& match, SequenceId sequence, Lease& lease);
-  // Books a hit of `tokens` tokens that ends in `end` (its path, or the copy's source): recency, counts,
-  // priority.
+  // Books a hit of `tokens` tokens on a lease's path: recency, counts, priority.
   void touch(NodeRef end, std::int32_t tokens, std::int32_t priority);
 
   // Pages of the locked path, in order: visit(entry, group, page); page 0 where a window has none.
@@ -261,9 +262,14 @@ class PrefixTree {
   std::uint32_t split(std::uint32_t index, std::int32_t tokens);
   void split_lists(std::uint32_t lower, std::uint32_t upper);
   void lock_path(std::uint32_t index);
-  void unlock_path(std::uint32_t index);
+  // used: it was read, or written, since it was locked.
+  void unlock_path(std::uint32_t index, bool used);
   void relist(std::uint32_t index);
+  void keep_place(std::uint32_t index);
   std::uint32_t bucket(const Node& node) const;
+  // Tokens of its own partial page; 0: none.
+  std::int32_t tail_tokens(const Node& node) const;
+  std::uint32_t tail_bucket(std::int32_t tokens) const;
   bool older(std::uint32_t a, std::uint32_t b) const;
   // The tree's own pages of a group in the node; and the books of them.
   std::int64_t pages_in(const Node& node, std::size_t group) const { return node.owned[group]; }
@@ -282,6 +288,9 @@ class PrefixTree {
   bool may_succeed(const PageCounts& counts) const;
   bool evict_one(const PageCounts& shortage, Pressure pressure);
   std::uint32_t oldest_leaf();
+  std::uint32_t next_leaf();
+  std::uint32_t oldest_tail(std::uint32_t bucket);
+  bool goes_before(std::uint32_t tail, std::uint32_t leaf) const;
   bool evict_window_page(std::size_t group);
   bool evict_window_page_of(std::uint32_t index, std::size_t group, bool& held);
   bool restore_parked(std::size_t group);
@@ -300,6 +309,7 @@ class PrefixTree {
   std::map<NamespaceKey, std::uint32_t> roots_;
   std::unordered_map<std::uint32_t, Space> spaces_;  // by root
   AgeList leaves_;                                   // and inner nodes: a parent comes behind its children
+  AgeList tails_;                                    // leaves with a partial page, by how full it is
   std::array<AgeList, kMaxGroups> windows_;          // nodes with pages of a window or chunk group
   std::array<std::vector<NodeRef>, kMaxGroups> parked_;  // of these, met with pages that requests held
   std::vector<Ghost> ghosts_;

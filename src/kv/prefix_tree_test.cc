@@ -184,6 +184,57 @@ TEST(PrefixTree, PoliciesDifferInWhatTheyEvict) {
   EXPECT_EQ(survivors(EvictionPolicy::priority), (std::vector<std::int32_t>{0, 12, 4}));
 }
 
+// Evicts one page.
+void evict_one(TreeRig& rig) {
+  PageCounts counts;
+  const std::int64_t before = rig.tree->stats().evicted_pages;
+  while (rig.pool->can_promise(counts)) ++counts.of[0];
+  ASSERT_TRUE(rig.tree->make_room(counts, Pressure::growth));
+  ASSERT_EQ(rig.tree->stats().evicted_pages, before + 1);
+}
+
+TEST(PrefixTree, ACopyIsNoUseOfThePageItCameFrom) {
+  TreeRig rig = full(4, 20);
+  const NamespaceId space = rig.tree->open({});
+  const auto left = [&](const Tokens& tokens) { return rig.tree->match(space, tokens, 100).tokens; };
+  rig.run(sequence(0, 12), space);
+  rig.run(sequence(100, 12), space);
+  EXPECT_EQ(rig.run(sequence(0, 2) + sequence(50, 6), space), 2);
+  EXPECT_EQ(rig.run(sequence(0, 6) + sequence(60, 6), space), 6);
+  evict_one(rig);
+  // The end of the oldest; its first page was shared, and the second one only copied from.
+  EXPECT_EQ(left(sequence(0, 12)), 8);
+  evict_one(rig);
+  EXPECT_EQ(left(sequence(0, 12)), 6);  // of which 2 are the copy's
+  evict_one(rig);
+  EXPECT_EQ(left(sequence(100, 12)), 8);
+  rig.expect_sound();
+}
+
+TEST(PrefixTree, APartialPageCountsAsOlderTheLessItHolds) {
+  TreeRig rig = full(8, 20);
+  const NamespaceId space = rig.tree->open({});
+  const auto left = [&](std::int32_t start) {
+    return rig.tree->match(space, sequence(start, 16), 16).tokens;
+  };
+  rig.run(sequence(0, 16), space);
+  rig.run(sequence(100, 9), space);   // the last page holds 1 token of 8,
+  rig.run(sequence(200, 15), space);  // and 7 of 8
+  rig.run(sequence(300, 16), space);
+  evict_one(rig);
+  EXPECT_EQ(left(100), 8);  // younger than the first one by less than the factor of 8
+  evict_one(rig);
+  EXPECT_EQ(left(0), 8);  // of the full ones, and of the almost full one, the oldest
+  EXPECT_EQ(left(200), 15);
+  evict_one(rig);
+  EXPECT_EQ(left(0), 0);
+  evict_one(rig);
+  EXPECT_EQ(left(100), 0);
+  evict_one(rig);
+  EXPECT_EQ(left(200), 8);
+  rig.expect_sound();
+}
+
 TEST(PrefixTree, SaysWhyThePrefixEnded) {
   TreeRig rig = full(4, 10, {.copy_min_tokens = 3});
   const NamespaceId space = rig.tree->open({});

@@ -49,7 +49,7 @@ bool PrefixTree::evict_one(const PageCounts& shortage, Pressure pressure) {
       return true;
     }
   }
-  const std::uint32_t leaf = oldest_leaf();
+  const std::uint32_t leaf = next_leaf();
   for (std::size_t g = 0; g < groups_; ++g) {
     if (keeps_all(g) || (all_short && leaf != 0 && windows_[g].front() != AgeList::kNone &&
                          nodes_[windows_[g].front()].window_stamp > nodes_[leaf].stamp))
@@ -72,6 +72,40 @@ std::uint32_t PrefixTree::oldest_leaf() {
     }
     leaves_.remove(front);
   }
+}
+
+// The leaf whose last page saves least. Every kind of partial page, by how full it is, stands in its own
+// order of age, so only the fronts are compared.
+std::uint32_t PrefixTree::next_leaf() {
+  std::uint32_t best = oldest_leaf();
+  if (best == 0) return 0;
+  for (std::uint32_t bucket = tails_.first_bucket(); bucket < kAgeBuckets;
+       bucket = tails_.first_bucket(bucket + 1)) {
+    const std::uint32_t tail = oldest_tail(bucket);
+    if (tail != 0 && goes_before(tail, best)) best = tail;
+  }
+  return best;
+}
+
+// 0: none that may be evicted. What is found locked or without a partial page leaves the list, as above.
+std::uint32_t PrefixTree::oldest_tail(std::uint32_t bucket) {
+  for (;;) {
+    const std::uint32_t front = tails_.front_of(bucket);
+    if (front == AgeList::kNone || (nodes_[front].locks == 0 && tail_tokens(nodes_[front]) > 0)) return front;
+    tails_.remove(front);
+  }
+}
+
+// Whether the partial page at the end of one leaf saves less than the last page of another one.
+bool PrefixTree::goes_before(std::uint32_t tail, std::uint32_t leaf) const {
+  const Node& part = nodes_[tail];
+  const Node& other = nodes_[leaf];
+  if (const std::uint32_t a = bucket(part), b = bucket(other); a != b) return a < b;
+  const auto last = [this](const Node& node) {
+    const std::int32_t partial = tail_tokens(node);
+    return static_cast<std::uint64_t>(partial > 0 ? partial : page_tokens_);
+  };
+  return (clock_ - part.stamp) * last(other) > (clock_ - other.stamp) * last(part);
 }
 
 bool PrefixTree::evict_window_page(std::size_t group) {
@@ -147,6 +181,7 @@ void PrefixTree::cut_entry(std::uint32_t index, Pressure pressure) {
     node.hashes.pop_back();
   }
   const auto keep = static_cast<std::size_t>(entry * page_tokens_ - node.begin);
+  if (!whole) tails_.remove(index);
   if (keep == 0) nodes_[node.parent].children.erase(index);  // while its first page is there to be found by
   stats_.tokens -= static_cast<std::int64_t>(node.tokens.size() - keep);
   node.tokens.resize(keep);

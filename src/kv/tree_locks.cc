@@ -49,14 +49,17 @@ void PrefixTree::adopt(const Match& match, SequenceId sequence, Lease& lease) {
 }
 
 void PrefixTree::release(Lease& lease) {
-  if (lease.path) release(lease.path);
+  if (lease.path) {
+    QUIRE_CHECK(node(lease.path).locks > 0, "node {} is not locked", lease.path.index);
+    ++clock_;
+    unlock_path(lease.path.index, /*used=*/true);
+  }
   lease = Lease{};
 }
 
 void PrefixTree::release(NodeRef source) {
   QUIRE_CHECK(node(source).locks > 0, "node {} is not locked", source.index);
-  ++clock_;
-  unlock_path(source.index);
+  unlock_path(source.index, /*used=*/false);
 }
 
 void PrefixTree::lock_path(std::uint32_t index) {
@@ -67,14 +70,20 @@ void PrefixTree::lock_path(std::uint32_t index) {
   }
 }
 
-void PrefixTree::unlock_path(std::uint32_t index) {
+// What was used moves at once, also when others still lock it: one of them may be the source of a copy.
+void PrefixTree::unlock_path(std::uint32_t index, bool used) {
   const std::uint32_t root = nodes_[index].root;
   for (std::uint32_t at = index; at != 0; at = nodes_[at].parent) {
     Node& node = nodes_[at];
     QUIRE_CHECK(node.locks > 0, "node {} is not locked", at);
-    if (--node.locks > 0 || node.parent == 0) continue;
-    for (std::size_t g = 0; g < groups_; ++g) stats_.evictable.of[g] += pages_in(node, g);
-    relist(at);
+    const bool free = --node.locks == 0;
+    if (node.parent == 0) continue;
+    for (std::size_t g = 0; g < groups_ && free; ++g) stats_.evictable.of[g] += pages_in(node, g);
+    if (used && config_.policy != EvictionPolicy::fifo) {
+      relist(at);
+    } else if (free) {
+      keep_place(at);
+    }
   }
   drop_root_if_unused(root);
 }
@@ -124,19 +133,33 @@ bool PrefixTree::older(std::uint32_t a, std::uint32_t b) const {
   return left.stamp != right.stamp ? left.stamp < right.stamp : left.begin > right.begin;
 }
 
-// A node that became unlocked takes its place in the order. Its path comes right after it, so parents stand
-// behind their children.
+std::int32_t PrefixTree::tail_tokens(const Node& node) const {
+  return node.lent ? 0 : static_cast<std::int32_t>(node.tokens.size()) % page_tokens_;
+}
+
+std::uint32_t PrefixTree::tail_bucket(std::int32_t tokens) const {
+  return static_cast<std::uint32_t>(tokens) * kAgeBuckets / static_cast<std::uint32_t>(page_tokens_);
+}
+
+// A node that was used is the youngest of its kind. Its path comes right after it, so parents stand behind
+// their children.
 void PrefixTree::relist(std::uint32_t index) {
   Node& node = nodes_[index];
-  if (config_.policy == EvictionPolicy::fifo) {
-    // Out of the list only if it was met there as the oldest, and locked: so it belongs to the front.
-    if (!leaves_.has(index))
-      leaves_.insert(index, 0, [&](std::uint32_t other) { return older(index, other); });
-    return;
-  }
-  leaves_.remove(index);
   node.stamp = clock_;
+  leaves_.remove(index);
   leaves_.push_back(index, bucket(node));
+  tails_.remove(index);
+  if (const std::int32_t tail = tail_tokens(node); tail > 0) tails_.push_back(index, tail_bucket(tail));
+}
+
+// A node that is unlocked again and was not used. It is out of a list only if it was met there as the oldest,
+// and locked, so it belongs to the front; or if it is new, and the policy does not ask for use.
+void PrefixTree::keep_place(std::uint32_t index) {
+  const Node& node = nodes_[index];
+  const auto before = [&](std::uint32_t other) { return older(index, other); };
+  if (!leaves_.has(index)) leaves_.insert(index, bucket(node), before);
+  const std::int32_t tail = tail_tokens(node);
+  if (tail > 0 && !tails_.has(index)) tails_.insert(index, tail_bucket(tail), before);
 }
 
 // ---- split ---------------------------------------------------------------------------------------------

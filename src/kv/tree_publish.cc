@@ -32,7 +32,7 @@ void PrefixTree::publish(const Publication& publication, Lease& lease) {
   ++clock_;
   if (config_.policy != EvictionPolicy::fifo || stats_.tokens > tokens_before)
     stamp_path(end, publication.priority);
-  if (before) unlock_path(before.index);
+  if (before) unlock_path(before.index, /*used=*/true);
 }
 
 // Walks down from `from`, adds what is missing, returns the node at the end of it (its whole pages, and the
@@ -176,6 +176,7 @@ void PrefixTree::stamp_path(std::uint32_t index, std::int32_t priority) {
     if (config_.policy != EvictionPolicy::fifo) continue;
     leaves_.remove(at);
     leaves_.push_back(at, 0);
+    tails_.remove(at);
   }
 }
 

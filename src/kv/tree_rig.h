@@ -149,7 +149,7 @@ class TreeRig {
       need.of[g] = pages_for(rules_[g], size(user)) - whole - (match.adoptable ? 1 : 0);
     if (!tree->make_room(need, Pressure::admission)) return false;
     Reservation promise = pool->reserve(owner(user), need);
-    tree->touch(source ? source : user.lease.path, match.tokens, 0);
+    tree->touch(user.lease.path, match.tokens, 0);
     for (std::size_t g = 0; g < rules_.size(); ++g) {
       while (promise.left(group(g)) > 0) {
         const PageId fresh = promise.take(group(g), kPaddingPage);

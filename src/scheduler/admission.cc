@@ -215,8 +215,7 @@ void Scheduler::seat(InFlight& step, std::uint32_t record, const Candidate& cand
   turn.count = std::min(chunk_left_, literals - match.tokens);
   table_.open(sequence.slot, sequence.info.sequence);
   table_.set_written(sequence.slot, match.tokens);
-  tree_.touch(candidate.source ? candidate.source : sequence.lease.path, match.tokens,
-              sequence.info.priority);
+  tree_.touch(sequence.lease.path, match.tokens, sequence.info.priority);
   for (std::size_t g = 0; g < static_cast<std::size_t>(table_.groups()); ++g)
     fill_row(step, sequence, candidate, group_id(g));
   if (candidate.source) step.sources.push_back(candidate.source);
