@@ -1,6 +1,7 @@
 #include "engine/executor.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <utility>
 
@@ -18,7 +19,12 @@ std::vector<std::int32_t> Executor::buckets_of(std::int32_t max_batch, bool host
   std::int32_t rows = 1;
   while (rows < max_batch) {
     buckets.push_back(rows);
-    rows += host_memory || rows < 8 ? rows : std::max(8, rows / 4 / 8 * 8);
+    // The CPU computes what a padding row asks for; a GPU's tiles do so anyway.
+    if (host_memory) {
+      rows += std::max(1, static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(rows))) / 4);
+    } else {
+      rows += rows < 8 ? rows : std::max(8, rows / 4 / 8 * 8);
+    }
   }
   buckets.push_back(max_batch);
   return buckets;
