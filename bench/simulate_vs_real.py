@@ -3,10 +3,10 @@
 
 usage: simulate_vs_real.py QUIRE MODEL [--seconds 120] [--rounds 5] [--rate R] [--seed N] [--prefix-cache on|off]
        [--keep FOLDER] [-- ENGINE FLAGS]
-Each round calibrates (`bench step --chunk`), runs the prompts on the engine at their arrival times and simulates the same
-file with that calibration: interleaved, because a machine that others use is not the same from minute to minute. The
-medians over the rounds are compared; exit code 1 when one is off by more than 10 %. Without --rate the first calibration
-picks one that keeps the simulated device busy for about two thirds of the time.
+Each round runs the prompts on the engine at their arrival times, between two calibrations (`bench step --chunk`; the second
+is also the next round's first), and simulates the same file with the cells of both: interleaved, because a machine is not
+the same from minute to minute. The medians over the rounds are compared; exit code 1 when one is off by more than 10 %.
+Without --rate the first calibration picks one that keeps the simulated device busy for about two thirds of the time.
 """
 import argparse
 import json
@@ -61,9 +61,9 @@ def simulated(program, prompts, calibration, flags):
             "busy": report["busy_fraction"]}
 
 
-def calibrate(program, model, path, flags):
-    path.write_text(quire(program, "bench", "step", model, "--batch", "1,2,4,8,16", "--context", "128,700", "--chunk",
-                          f"16,64,{CHUNK}", "--steps", "12", "--json", *flags))
+def calibrate(program, model, flags):
+    return json.loads(quire(program, "bench", "step", model, "--batch", "1,2,3,4,8,16", "--context", "128,700", "--chunk",
+                            f"1,4,16,32,64,128,{CHUNK}", "--steps", "24", "--json", *flags))["steps"]
 
 
 def pick_rate(program, prompts, calibration, flags, seconds, seed):
@@ -96,16 +96,18 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(args.keep or scratch)
         prompts, calibration = folder / "prompts.jsonl", folder / "calibration.json"
-        calibrate(args.quire, args.model, calibration, engine)
+        cells = calibrate(args.quire, args.model, engine)
+        calibration.write_text(json.dumps({"steps": cells}))
         rate = args.rate or pick_rate(args.quire, prompts, calibration, simulator, args.seconds, args.seed)
         make_prompts(prompts, rate, args.seconds, args.seed)
         print(f"{len(prompts.read_text().splitlines())} requests in {args.seconds:.0f} s, {rate:.2f} a second; "
               f"{capacity} tokens of KV", flush=True)
         rounds = []
         for number in range(args.rounds):
-            calibrate(args.quire, args.model, calibration, engine)
-            rounds.append((real(args.quire, args.model, prompts, engine),
-                           simulated(args.quire, prompts, calibration, simulator)))
+            measured = real(args.quire, args.model, prompts, engine)
+            before, cells = cells, calibrate(args.quire, args.model, engine)
+            calibration.write_text(json.dumps({"steps": before + cells}))
+            rounds.append((measured, simulated(args.quire, prompts, calibration, simulator)))
             print(f"round {number + 1}: " + "  ".join(
                 f"{name} real {rounds[-1][0][name]:.4g} simulated {rounds[-1][1][name]:.4g}" for name in rounds[-1][0]), flush=True)
     missed = 0

@@ -1,16 +1,19 @@
-// DeviceModel: how long a step takes, from what its plan holds. Five costs that add up:
+// DeviceModel: how long a step takes, from what its plan holds.
 //
-//   step_s        every step: launches, and the weights read once
-//   decode_row_s  per decode row: its products, and its share of sampling
-//   key_s         per key that a decode row reads
-//   prompt_s      per prompt token of a chunk
-//   pair_s        per (query, key) pair of a chunk: the quadratic part of attention
+//   rows     a curve: what a step of so many rows takes, decode rows and prompt tokens alike: its launches,
+//   the
+//            weights read once, its products. Linear between the points that were measured.
+//   logit_s  per row whose logits are wanted: every decode row, and the last token of a prompt
+//   key_s    per key that a decode row reads
+//   pair_s   per (query, key) pair of a prompt chunk: the quadratic part of attention
 //
-// fit() takes them from `quire bench step --json`: the least squares of the relative errors under the
-// condition that no cost is negative. Exact: of the 2^5 sets of costs that may be 0, the best that keeps the
-// rest positive wins. Cells without prompt chunks (`--chunk`) say nothing of the last two costs; a prompt
-// token then costs as much as a decode row and a pair as much as a key, which is too much, and the note says
-// so.
+// A curve, for the products are no straight line: kernels work on tiles of rows, and the weights' share falls
+// with the rows.
+//
+// fit() takes them from `quire bench step --json`: every number of rows that has a cell is a point of the
+// curve; the three slopes are the least squares of the relative errors between cells of equally many rows,
+// none of them negative. So the slope of logits needs a batch and a chunk of one size, that of keys a batch
+// at two contexts, that of pairs a chunk behind two contexts. What the cells do not say, the note does.
 #pragma once
 
 #include <span>
@@ -29,19 +32,26 @@ struct StepLoad {
   double keys = 0.0;
   double prompt_tokens = 0.0;
   double pairs = 0.0;
+  double logits = 0.0;
+  double rows() const { return decode_rows + prompt_tokens; }
 };
 StepLoad load_of(const scheduler::StepPlan& plan, std::span<const kv::GroupRule> rules);
 
 struct DeviceModel {
-  double step_s = 4e-3;
-  double decode_row_s = 1e-3;
+  struct Point {
+    double rows = 0.0;
+    double seconds = 0.0;
+  };
+  // By rows, at least one. Outside, the first or the last line goes on; a single point stands for less, and
+  // more takes longer in proportion.
+  std::vector<Point> rows = {{1, 4.5e-3}, {2, 5e-3}};
+  double logit_s = 5e-4;
   double key_s = 1e-7;
-  double prompt_s = 5e-4;
   double pair_s = 1e-8;
 
+  double rows_seconds(double count) const;
   double seconds(const StepLoad& load) const {
-    return step_s + decode_row_s * load.decode_rows + key_s * load.keys + prompt_s * load.prompt_tokens +
-           pair_s * load.pairs;
+    return rows_seconds(load.rows()) + logit_s * load.logits + key_s * load.keys + pair_s * load.pairs;
   }
 };
 std::string to_string(const DeviceModel& model);
