@@ -32,6 +32,7 @@ BELOW = {
 # Public headers: result.h is for everyone; engine and session are mirrored by their folders.
 PUBLIC = {"result.h": list(BELOW), "options.h": ["engine", "session", "server", "cli"],
           "engine.h": ["engine", "session", "server", "cli"], "guide.h": ["engine", "grammar", "session", "cli"],
+          "page_map.h": ["engine", "session", "server", "cli"],
           "tools.h": ["session", "server", "cli"], "session.h": ["session", "server", "cli"]}
 # Files that may cross: the one table that names every backend, the dispatch to a platform's implementation.
 PLATFORM_FOLDERS = ("platform/", "ops/cpu/", "ops/cuda/", "attention/backends/")

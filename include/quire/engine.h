@@ -13,6 +13,7 @@
 
 #include "quire/guide.h"
 #include "quire/options.h"
+#include "quire/page_map.h"
 #include "quire/result.h"
 
 namespace quire {
@@ -78,8 +79,10 @@ struct Output {
   std::string error;               // with Finish::failed: why
   std::int32_t prompt_tokens = 0;  // with finish: totals
   std::int32_t completion_tokens = 0;
+  // With the first token, and with finish:
   std::int32_t cached_tokens = 0;  // of the prompt, found in the prefix cache
   std::string cache_miss;      // why it was not more: "none", "no_prefix", "evicted at 17 for growth", ...
+  double queued_s = 0.0;       // from submit until it first ran
   double first_token_s = 0.0;  // with finish: since submit
   double finish_s = 0.0;
 };
@@ -146,14 +149,21 @@ struct ShadowStats {            // Options::shadow
 // Live counts, for reports and tests.
 struct EngineStats {
   std::int64_t steps = 0;
-  std::int64_t replayed_steps = 0;  // decode steps that ran a recorded graph
-  std::int64_t prompt_tokens = 0;   // computed
-  std::int64_t cached_tokens = 0;   // not computed, but found in the prefix cache
+  std::int64_t replayed_steps = 0;    // decode steps that ran a recorded graph
+  std::int64_t prompt_tokens = 0;     // computed
+  std::int64_t cached_tokens = 0;     // not computed, but found in the prefix cache
+  std::int64_t looked_up_tokens = 0;  // in the prefix cache, when requests were admitted
+  // Requests by the reason why no more of their prompt was cached, when they were first admitted.
+  std::vector<std::pair<std::string, std::int64_t>> why_miss;
   std::int64_t output_tokens = 0;
   std::int64_t retractions = 0;
   std::vector<std::int64_t> pages_in_use;  // per KV group
   std::vector<std::int64_t> pages_peak;    // per KV group
   std::vector<std::int64_t> pages_cached;  // of those in use, the prefix cache's own
+  std::vector<std::int64_t> pages_most;    // that each group could have if it were alone
+  // Of the KV memory: in pages that requests hold or that cannot be evicted for them; and all in use.
+  double kv_held = 0.0;
+  double kv_used = 0.0;
   std::int64_t pages_evicted = 0;
   double device_busy_s = 0.0;
   double host_step_s = 0.0;  // scheduler, tables, upload, commit
@@ -165,6 +175,7 @@ struct EngineStats {
 struct Queue {
   std::int32_t waiting = 0;
   std::int32_t room = 0;  // so many more submit() takes; step() makes room
+  std::int32_t running = 0;
 };
 
 class Engine {
@@ -186,6 +197,9 @@ class Engine {
   // Clears `outputs` and keeps their memory for the next steps: with it a steady decode step allocates
   // nothing.
   virtual void recycle(std::vector<Output>& outputs);
+  // Fills `map` with who has which page now; memory of an earlier call is used again. Walks all pages, so it
+  // costs about a millisecond for 100,000 of them: for looking, not for every step.
+  virtual void page_map(PageMap& map) const = 0;
   // The conservation checker's findings; empty when every page, slot and count has its owner. At idle it also
   // proves that everything was given back.
   virtual std::vector<std::string> audit() = 0;

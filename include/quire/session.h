@@ -102,6 +102,7 @@ struct TextOutput {
   std::int32_t completion_tokens = 0;
   std::int32_t cached_tokens = 0;
   std::string cache_miss;
+  double queued_s = 0.0;       // from submit until it first ran
   double first_token_s = 0.0;  // since submit
   double finish_s = 0.0;
 };

@@ -63,7 +63,9 @@ bool EngineImpl::take_row(const Flight& flight, std::size_t index, const Results
   const std::vector<std::int32_t>& stops = live.request.stop_tokens;
   if (std::find(stops.begin(), stops.end(), token) != stops.end()) return true;
   live.tokens.push_back(token);
-  output_of(row.sequence, outputs).tokens.push_back(token);
+  Output& output = output_of(row.sequence, outputs);
+  output.tokens.push_back(token);
+  if (live.completion_tokens() == 1) report_admission(live, output);
   ++stats_.output_tokens;
   return false;
 }
@@ -128,6 +130,14 @@ void EngineImpl::report_cancelled(std::vector<Output>& outputs) {
   cancelled_.clear();
 }
 
+// Known from the first token on: with it, so that whoever ends the answer early knows it too, and at the end.
+void EngineImpl::report_admission(const Live& live, Output& output) {
+  output.cached_tokens = live.cached_tokens;
+  output.cache_miss = kv::to_string(live.miss);
+  const Clock::time_point ran = live.admitted == Clock::time_point{} ? Clock::now() : live.admitted;
+  output.queued_s = std::chrono::duration<double>(ran - live.submitted).count();
+}
+
 void EngineImpl::finish(SequenceId id, Finish reason, std::vector<Output>& outputs) {
   Live& live = requests_.at(id);
   Output& output = output_of(id, outputs);
@@ -135,8 +145,7 @@ void EngineImpl::finish(SequenceId id, Finish reason, std::vector<Output>& outpu
   output.error = std::move(live.failure);
   output.prompt_tokens = live.prompt_tokens;
   output.completion_tokens = live.completion_tokens();
-  output.cached_tokens = live.cached_tokens;
-  output.cache_miss = kv::to_string(live.miss);
+  report_admission(live, output);
   output.finish_s = since(live.submitted);
   const bool began = live.first_token != Clock::time_point{};
   output.first_token_s =

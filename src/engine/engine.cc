@@ -122,11 +122,14 @@ void EngineImpl::enqueue_copy_back(const Flight& flight) {
 
 void EngineImpl::note_admissions(const scheduler::StepPlan& plan) {
   for (const scheduler::Admission& admission : plan.admitted) {
-    stats_.cached_tokens += admission.cached_tokens;
-    if (admission.resumed) continue;
     Live& live = requests_.at(admission.sequence);
+    stats_.cached_tokens += admission.cached_tokens;
+    stats_.looked_up_tokens += std::ssize(live.tokens);
+    if (admission.resumed) continue;
+    live.admitted = Clock::now();
     live.cached_tokens = admission.cached_tokens;
     live.miss = admission.miss;
+    ++why_miss_[static_cast<std::size_t>(admission.miss.why)];
   }
 }
 
@@ -192,7 +195,9 @@ Result<RequestId> EngineImpl::submit(Request request) {
 Queue EngineImpl::queue() const {
   const std::int64_t unknown = kMaxWaiting - static_cast<std::int64_t>(requests_.size());
   const std::int64_t room = std::min<std::int64_t>(unknown, parts_->spec.max_waiting - scheduler_->waiting());
-  return {scheduler_->waiting(), static_cast<std::int32_t>(std::max<std::int64_t>(0, room))};
+  return {.waiting = scheduler_->waiting(),
+          .room = static_cast<std::int32_t>(std::max<std::int64_t>(0, room)),
+          .running = scheduler_->running()};
 }
 
 void EngineImpl::cancel(RequestId id) {
@@ -208,21 +213,6 @@ void EngineImpl::recycle(std::vector<Output>& outputs) {
 }
 
 // ---- reports -------------------------------------------------------------------------------------------
-
-EngineStats EngineImpl::stats() const {
-  EngineStats stats = stats_;
-  stats.retractions = scheduler_->retractions();
-  const kv::TreeStats cache = scheduler_->tree().stats();
-  stats.pages_evicted = cache.evicted_pages;
-  for (int g = 0; g < pool_->groups(); ++g) {
-    stats.pages_in_use.push_back(pool_->in_use(GroupId{static_cast<std::uint32_t>(g)}));
-    stats.pages_peak.push_back(pool_->peak(GroupId{static_cast<std::uint32_t>(g)}));
-    stats.pages_cached.push_back(cache.pages.of[static_cast<std::size_t>(g)]);
-  }
-  stats.device_busy_s = static_cast<double>(parts_->stream->busy_ns()) * 1e-9;
-  if (parts_->observer != nullptr) parts_->observer->report(stats.host_step_s + waited_s_, stats);
-  return stats;
-}
 
 std::vector<std::string> EngineImpl::audit() { return scheduler_->audit(); }
 

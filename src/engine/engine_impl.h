@@ -34,6 +34,7 @@ class EngineImpl final : public Engine {
   void cancel(RequestId id) override;
   bool step(std::vector<Output>& outputs) override;
   void recycle(std::vector<Output>& outputs) override;
+  void page_map(PageMap& map) const override;
   std::vector<std::string> audit() override;
 
   // For `bench step`: prompt chunks advance lengths and tables but compute nothing, so a long context costs
@@ -70,6 +71,7 @@ class EngineImpl final : public Engine {
   std::string not_finite(SequenceId id, std::int64_t position) const;
   void report_end(const scheduler::Ended& ended, std::vector<Output>& outputs);
   void report_cancelled(std::vector<Output>& outputs);
+  static void report_admission(const Live& live, Output& output);
   void finish(SequenceId id, Finish reason, std::vector<Output>& outputs);
   void observe(const scheduler::StepPlan& plan);
   Output& output_of(SequenceId id, std::vector<Output>& outputs);
@@ -83,6 +85,7 @@ class EngineImpl final : public Engine {
   std::array<Flight, 2> flights_;
   std::vector<scheduler::RowResult> row_results_;
   std::vector<SequenceId> cancelled_;
+  std::array<std::int64_t, kv::kMissCodes> why_miss_ = {};  // requests, by kv::Miss
   Clock::time_point opened_ = Clock::now();
   Clock::time_point last_commit_;
   std::array<Clock::time_point, 2> launched_;  // of the steps in flight

@@ -29,6 +29,7 @@ struct Live {
   kv::MissReport miss;
   std::uint64_t history_step = 0;  // its tokens are on their way to the device until this step is taken in
   Clock::time_point submitted;
+  Clock::time_point admitted;  // for the first time
   Clock::time_point first_token;
 
   std::int32_t completion_tokens() const { return static_cast<std::int32_t>(tokens.size()) - prompt_tokens; }
@@ -52,6 +53,11 @@ class Requests {
   Live* find(SequenceId id);
   void remove(SequenceId id) { live_.erase(id.value); }
   std::size_t size() const { return live_.size(); }
+  // visit(SequenceId, const Live&), in no order.
+  template <class Visit>
+  void each(Visit visit) const {
+    for (const auto& [id, live] : live_) visit(SequenceId{id}, live);
+  }
 
  private:
   std::unordered_map<std::uint32_t, Live> live_;

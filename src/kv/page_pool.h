@@ -114,6 +114,18 @@ class PagePool {
   // Of these, not counting transfers, which only read: 1 for a page that its owner may write.
   std::int32_t sharers(GroupId group, PageId page) const;
   bool holds(GroupId group, PageId page, Owner owner) const;
+  // For reports: all ids of a group, page 0 and those of slabs that other groups have included; whether such
+  // a page's slab belongs to another group now; visit(Owner) for every reference of one.
+  std::int64_t page_ids(GroupId id) const { return groups_[id.value].per_slab * config_.slabs; }
+  bool is_elsewhere(GroupId id, PageId page) const {
+    const std::int32_t group =
+        slabs_[page.value / static_cast<std::size_t>(groups_[id.value].per_slab)].group;
+    return group >= 0 && group != static_cast<std::int32_t>(id.value);
+  }
+  template <class Visit>
+  void owners(GroupId group, PageId page, Visit visit) const {
+    groups_[group.value].refs.each(page, visit);
+  }
   // Nothing in use and nothing promised.
   bool idle() const;
   // Every owner with what it holds, sorted. For reports: walks all pages.

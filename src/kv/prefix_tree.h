@@ -124,6 +124,19 @@ struct TreeStats {
   std::int64_t evicted_pages = 0;
 };
 
+// A node as reports show it.
+struct NodeReport {
+  std::uint32_t index = 0;
+  std::uint32_t parent = 0;  // 0: it begins a prompt
+  NamespaceId space;
+  std::int32_t begin = 0;  // tokens before it
+  std::int32_t tokens = 0;
+  std::int64_t pages = 0;  // the tree's own, over all groups
+  std::int32_t locks = 0;
+  std::uint32_t hits = 0;
+  std::uint32_t children = 0;
+};
+
 // Tokens that both begin with.
 std::int32_t common_prefix(std::span<const std::int32_t> a, std::span<const std::int32_t> b);
 
@@ -183,6 +196,10 @@ class PrefixTree {
   void clear();
 
   TreeStats stats() const { return stats_; }
+  // For reports: node(NodeReport) and page(index, group, page) for every node and page of it, a lent one
+  // included. Walks the tree.
+  template <class VisitNode, class VisitPage>
+  void each_node(VisitNode visit_node, VisitPage visit_page) const;
   // Moves the events since the last call to the end of `target`.
   void take_events(std::vector<TreeEvent>& target);
   // Structure, counters, locks and pages, all recomputed; each violation is a sentence.
@@ -330,6 +347,25 @@ void PrefixTree::pages(NodeRef end, Visit visit) const {
     for (std::int64_t e = first; e < first + entries(node); ++e)
       for (std::size_t g = 0; g < groups_; ++g)
         visit(e, GroupId{static_cast<std::uint32_t>(g)}, page(node, e, g));
+  }
+}
+
+template <class VisitNode, class VisitPage>
+void PrefixTree::each_node(VisitNode visit_node, VisitPage visit_page) const {
+  for (std::uint32_t n = 1; n < nodes_.size(); ++n) {
+    const Node& node = nodes_[n];
+    if (!node.used || node.parent == 0) continue;
+    NodeReport report{.index = n, .space = NamespaceId{node.root}, .begin = node.begin};
+    if (nodes_[node.parent].parent != 0) report.parent = node.parent;
+    report.tokens = static_cast<std::int32_t>(node.tokens.size());
+    for (std::size_t g = 0; g < groups_; ++g) report.pages += node.owned[g];
+    report.locks = node.locks;
+    report.hits = node.hits;
+    report.children = static_cast<std::uint32_t>(node.children.size());
+    visit_node(report);
+    for (std::size_t p = 0; p < node.pages.size(); ++p)
+      if (node.pages[p] != kPaddingPage)
+        visit_page(n, GroupId{static_cast<std::uint32_t>(p % groups_)}, node.pages[p]);
   }
 }
 

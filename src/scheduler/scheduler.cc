@@ -179,6 +179,10 @@ bool Scheduler::is_live(SequenceId sequence) const {
   return found != by_id_.end() && !records_[found->second].ended;
 }
 
+bool Scheduler::is_running(SequenceId sequence) const {
+  return is_live(sequence) && records_[by_id_.at(sequence.value)].state == State::running;
+}
+
 bool Scheduler::cancel(SequenceId sequence) {
   if (!is_live(sequence)) return false;
   end(by_id_.at(sequence.value));

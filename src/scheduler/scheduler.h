@@ -95,6 +95,8 @@ class Scheduler {
 
   // Whether results of the sequence's rows still count.
   bool is_live(SequenceId sequence) const;
+  // Whether it has a slot; else it waits.
+  bool is_running(SequenceId sequence) const;
   // Sequences that wait or run, or void rows whose step is in flight.
   bool has_work() const { return live_ > 0 || in_flight_ > 0; }
   int in_flight() const { return in_flight_; }

@@ -47,6 +47,9 @@ class SessionImpl final : public Session {
   struct Live {
     session::Answer answer;
     std::int32_t prompt_tokens = 0;
+    std::int32_t cached_tokens = 0;  // these as in Output, from the first token on
+    std::string cache_miss = {};
+    double queued_s = 0.0;
   };
   std::map<RequestId, Live> live_;
   std::vector<Output> engine_outputs_;
@@ -139,6 +142,11 @@ void SessionImpl::deliver(const Output& output, std::vector<TextOutput>& outputs
     text.text += answer.push(token);
     text.tokens.push_back(token);
   }
+  if (!output.cache_miss.empty()) {
+    found->second.cached_tokens = output.cached_tokens;
+    found->second.cache_miss = output.cache_miss;
+    found->second.queued_s = output.queued_s;
+  }
   text.finish = output.finish;
   text.error = output.error;
   if (answer.stopped()) {
@@ -151,8 +159,9 @@ void SessionImpl::deliver(const Output& output, std::vector<TextOutput>& outputs
     // At a stop string the engine has not ended the request and its output has no totals.
     text.prompt_tokens = found->second.prompt_tokens;
     text.completion_tokens = answer.tokens();
-    text.cached_tokens = output.cached_tokens;
-    text.cache_miss = output.cache_miss;
+    text.cached_tokens = found->second.cached_tokens;
+    text.cache_miss = std::move(found->second.cache_miss);
+    text.queued_s = found->second.queued_s;
     text.first_token_s = answer.first_token_s();
     text.finish_s = answer.age_s();
     live_.erase(found);

@@ -92,6 +92,7 @@ class FakeSession final : public Session, public Engine {
     return {waiting, room_ - waiting};
   }
   bool step(std::vector<Output>&) override { return false; }
+  void page_map(PageMap& map) const override { map = PageMap(); }
   std::vector<std::string> audit() override { return {}; }
 
  private:
