@@ -1,0 +1,79 @@
+#include "server/api/call_fields.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace quire::server::api {
+namespace {
+
+constexpr std::size_t kNameBytesMax = 1024;
+
+Problem read_stream_options(const Json& value, const std::string& path, CallFields* call) {
+  if (!value.is_object())
+    return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+  FieldReader reader(value, path);
+  reader.boolean({"include_usage", ""}, &call->include_usage);
+  std::optional<bool> obfuscation;  // asks for padding against eavesdroppers; false and absent are what we do
+  reader.boolean({"include_obfuscation", ""}, &obfuscation);
+  call->has_stream_options = true;
+  return reader.problem();
+}
+
+Problem read_metadata(const Json& value, const std::string& path) {
+  if (!value.is_object())
+    return invalid_type(path, fmt::format("'{}' is {}: give an object of strings", path, type_name(value)));
+  for (const auto& [key, entry] : value.items()) {
+    const std::string place = fmt::format("{}.{}", path, key.substr(0, 64));
+    if (!entry.is_string())
+      return invalid_type(place, fmt::format("'{}' is {}: give a string", place, type_name(entry)));
+  }
+  return {};
+}
+
+}  // namespace
+
+void visit_model(Fields& fields, CallFields& call) {
+  fields.text({"model", "the name that /v1/models gives; absent: that one"}, kNameBytesMax, &call.model);
+}
+
+void visit_choices(Fields& fields, CallFields& call) {
+  fields.integer({"n", "answers to each prompt"}, 1, kChoicesMax, &call.n);
+}
+
+void visit_stream(Fields& fields, CallFields& call) {
+  fields.boolean({"stream", "send the answer as server-sent events while it is made"}, &call.stream);
+  fields.value(
+      {"stream_options", "only with stream"},
+      R"({"type":"object","properties":{"include_usage":{"type":["boolean","null"]},
+                   "include_obfuscation":{"type":["boolean","null"]}}})",
+      [&](const Json& value, const std::string& path) { return read_stream_options(value, path, &call); });
+}
+
+void visit_notes(Fields& fields) {
+  fields.noted({"user", "for the caller's own books: no effect here"});
+  fields.noted({"safety_identifier", "for the caller's own books: no effect here"});
+  fields.noted({"prompt_cache_key", "no effect: every prefix is looked up"});
+  std::optional<std::string> ignored;
+  fields.choice({"service_tier", "no effect: there is one tier"},
+                {"auto", "default", "flex", "scale", "priority"}, &ignored);
+  fields.value({"metadata", "for the caller's own books: no effect here"},
+               R"({"type":"object","additionalProperties":{"type":"string"}})", read_metadata);
+}
+
+Problem finish_fields(const CallFields& fields, const ModelFacts& facts, Call* call) {
+  if (fields.model && *fields.model != facts.name) {
+    return ApiError{404,
+                    fmt::format("the model {} is not here: use \"{}\" or leave 'model' out",
+                                shown(Json(*fields.model)), facts.name),
+                    "model", "model_not_found", 0.0};
+  }
+  call->stream = fields.stream.value_or(false);
+  call->include_usage = fields.include_usage.value_or(false);
+  if (fields.has_stream_options && !call->stream)
+    return invalid_value("stream_options", "'stream_options' is for streams: set 'stream' or leave it out");
+  call->choices = static_cast<std::int32_t>(fields.n.value_or(1));
+  return {};
+}
+
+}  // namespace quire::server::api

@@ -1,0 +1,35 @@
+// The fields that every generating endpoint has, apart from sampling.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "server/api/call.h"
+#include "server/api/fields.h"
+
+namespace quire::server::api {
+
+struct CallFields {
+  std::optional<std::string> model;
+  std::optional<std::int64_t> n;
+  std::optional<bool> stream;
+  std::optional<bool> include_usage;
+  bool has_stream_options = false;
+};
+
+inline constexpr std::int64_t kChoicesMax = 128;     // per prompt
+inline constexpr std::size_t kRequestsMax = 1024;    // prompts x choices of one call
+inline constexpr std::int64_t kTokensMax = 1 << 30;  // of one answer, before the context says less
+inline constexpr std::int64_t kLogprobsMax = 20;     // most likely tokens per place
+
+void visit_model(Fields& fields, CallFields& call);
+void visit_choices(Fields& fields, CallFields& call);
+// stream and, where the endpoint has it, stream_options.
+void visit_stream(Fields& fields, CallFields& call);
+// user, metadata, service_tier and the like: checked, without effect.
+void visit_notes(Fields& fields);
+
+// Refuses another model's name (404) and stream_options without stream; puts the rest into `call`.
+Problem finish_fields(const CallFields& fields, const ModelFacts& facts, Call* call);
+
+}  // namespace quire::server::api

@@ -1,0 +1,30 @@
+#include "server/api/call_ids.h"
+
+#include <cstdint>
+
+namespace quire::server::api {
+namespace {
+
+// splitmix64: a walk over all 64-bit numbers, each step well mixed.
+std::uint64_t next(std::uint64_t* state) {
+  std::uint64_t z = *state += 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+std::string call_id(ToolFormat format, std::string_view id, std::size_t choice, std::size_t call) {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+  std::uint64_t state = 0xcbf29ce484222325;  // FNV-1a of what the id is of
+  for (const char c : id) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  state = (state ^ choice) * 0x100000001b3;
+  state = (state ^ call) * 0x100000001b3;
+  const bool mistral = format == ToolFormat::mistral;
+  std::string out = mistral ? "" : "call_";
+  for (int i = 0; i < (mistral ? 9 : 24); ++i) out += kLetters[next(&state) % kLetters.size()];
+  return out;
+}
+
+}  // namespace quire::server::api

@@ -1,0 +1,37 @@
+// ApiError: what a client did wrong, or what this server cannot do now, in the form of OpenAI's error
+// objects.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "server/http/http.h"
+
+namespace quire::server::api {
+
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string param;           // the field, as a path: "messages[1].content"; empty: null
+  std::string code;            // "invalid_type", "invalid_value", "model_not_found", ...; empty: null
+  double retry_after_s = 0.0;  // 0: none
+};
+
+// No value: all is well.
+using Problem = std::optional<ApiError>;
+
+inline ApiError invalid_type(std::string param, std::string message) {
+  return {400, std::move(message), std::move(param), "invalid_type", 0.0};
+}
+inline ApiError invalid_value(std::string param, std::string message) {
+  return {400, std::move(message), std::move(param), "invalid_value", 0.0};
+}
+inline ApiError unsupported(std::string param, std::string message) {
+  return {400, std::move(message), std::move(param), "unsupported_value", 0.0};
+}
+
+// {"error":{"message","type","param","code"}}
+std::string error_body(const ApiError& error);
+HttpAnswer error_answer(const ApiError& error);
+
+}  // namespace quire::server::api

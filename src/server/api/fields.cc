@@ -1,0 +1,182 @@
+#include "server/api/fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace quire::server::api {
+
+void Fields::missing(Field field, const char* schema, std::initializer_list<const char*> neutral,
+                     const char* instead) {
+  std::vector<std::string> legal(neutral.begin(), neutral.end());
+  value(field, schema, [legal = std::move(legal), instead](const Json& value, const std::string& path) {
+    const bool fine = std::any_of(legal.begin(), legal.end(),
+                                  [&](const std::string& text) { return Json::parse(text) == value; });
+    if (fine) return Problem();
+    return Problem(unsupported(
+        path, fmt::format("'{}' is {}: this server does not have it; {}", path, shown(value), instead)));
+  });
+}
+
+void Fields::noted(Field field) {
+  constexpr std::size_t kNoteBytesMax = 4096;
+  std::optional<std::string> ignored;
+  text(field, kNoteBytesMax, &ignored);
+}
+
+FieldReader::FieldReader(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
+
+std::string FieldReader::path_of(const char* name) const {
+  return path_.empty() ? std::string(name) : path_ + "." + name;
+}
+
+const Json* FieldReader::find(const Field& field) {
+  if (problem_) return nullptr;
+  const auto found = object_.find(field.name);
+  if (found != object_.end() && !found->is_null()) return &*found;
+  if (field.required) {
+    const std::string path = path_of(field.name);
+    problem_ = ApiError{400, fmt::format("'{}' is missing: {}", path, field.what), path,
+                        "missing_required_parameter", 0.0};
+  }
+  return nullptr;
+}
+
+void FieldReader::wrong_type(const Field& field, std::string_view expected, const Json& value) {
+  const std::string path = path_of(field.name);
+  problem_ = invalid_type(path, fmt::format("'{}' is {}: give {}", path, type_name(value), expected));
+}
+
+void FieldReader::boolean(Field field, std::optional<bool>* target) {
+  const Json* value = find(field);
+  if (value == nullptr) return;
+  if (!value->is_boolean()) return wrong_type(field, "true or false", *value);
+  *target = value->get<bool>();
+}
+
+void FieldReader::integer(Field field, std::int64_t low, std::int64_t high,
+                          std::optional<std::int64_t>* target) {
+  const Json* value = find(field);
+  if (value == nullptr) return;
+  // 3.0 is an integer to JSON schema and to the clients that write it so.
+  const bool whole = value->is_number_integer() ||
+                     (value->is_number_float() && std::trunc(value->get<double>()) == value->get<double>());
+  if (!whole) return wrong_type(field, "an integer", *value);
+  const double about = value->get<double>();
+  const bool inside = value->is_number_float() || value->is_number_unsigned()
+                          ? about >= static_cast<double>(low) && about <= static_cast<double>(high)
+                          : value->get<std::int64_t>() >= low && value->get<std::int64_t>() <= high;
+  const bool fits =
+      inside && (value->is_number_unsigned() ? value->get<std::uint64_t>() <=
+                                                   static_cast<std::uint64_t>(std::max<std::int64_t>(high, 0))
+                                             : !value->is_number_float() || std::abs(about) <= 9e15);
+  if (!fits) {
+    const std::string path = path_of(field.name);
+    problem_ = invalid_value(
+        path, fmt::format("'{}' is {}: give an integer from {} to {}", path, shown(*value), low, high));
+    return;
+  }
+  *target = value->is_number_float() ? static_cast<std::int64_t>(about) : value->get<std::int64_t>();
+}
+
+void FieldReader::number(Field field, double low, double high, std::optional<double>* target) {
+  const Json* value = find(field);
+  if (value == nullptr) return;
+  if (!value->is_number()) return wrong_type(field, "a number", *value);
+  const double number = value->get<double>();
+  if (!(number >= low && number <= high)) {
+    const std::string path = path_of(field.name);
+    problem_ = invalid_value(
+        path, fmt::format("'{}' is {}: give a number from {} to {}", path, shown(*value), low, high));
+    return;
+  }
+  *target = number;
+}
+
+void FieldReader::text(Field field, std::size_t bytes_max, std::optional<std::string>* target) {
+  const Json* value = find(field);
+  if (value == nullptr) return;
+  if (!value->is_string()) return wrong_type(field, "a string", *value);
+  const auto& text = value->get_ref<const std::string&>();
+  if (text.size() > bytes_max) {
+    const std::string path = path_of(field.name);
+    problem_ =
+        invalid_value(path, fmt::format("'{}' has {} bytes: give at most {}", path, text.size(), bytes_max));
+    return;
+  }
+  *target = text;
+}
+
+void FieldReader::choice(Field field, std::vector<std::string_view> legal,
+                         std::optional<std::string>* target) {
+  const Json* value = find(field);
+  if (value == nullptr) return;
+  if (!value->is_string()) return wrong_type(field, "a string", *value);
+  const auto& text = value->get_ref<const std::string&>();
+  if (std::find(legal.begin(), legal.end(), text) == legal.end()) {
+    const std::string path = path_of(field.name);
+    std::string names;
+    for (const std::string_view name : legal) names.append(names.empty() ? "" : ", ").append(name);
+    problem_ = invalid_value(path, fmt::format("'{}' is {}: give one of {}", path, shown(*value), names));
+    return;
+  }
+  *target = text;
+}
+
+void FieldReader::value(Field field, const char* /*schema*/, const ReadValue& read) {
+  const Json* value = find(field);
+  if (value != nullptr) problem_ = read(*value, path_of(field.name));
+}
+
+void FieldSchema::add(const Field& field, Json schema) {
+  if (!field.required) {
+    if (schema.contains("type") && schema["type"].is_string()) {
+      if (schema["type"] != "null") schema["type"] = Json::array({schema["type"], "null"});
+      if (schema.contains("enum")) schema["enum"].push_back(nullptr);
+    } else if (schema.contains("anyOf")) {
+      schema["anyOf"].push_back({{"type", "null"}});
+    } else {
+      schema = Json{{"anyOf", Json::array({std::move(schema), Json{{"type", "null"}}})}};
+    }
+  }
+  schema["description"] = field.what;
+  properties_.push_back({field.name, dumped(schema), field.required});
+}
+
+void FieldSchema::boolean(Field field, std::optional<bool>*) { add(field, {{"type", "boolean"}}); }
+
+void FieldSchema::integer(Field field, std::int64_t low, std::int64_t high, std::optional<std::int64_t>*) {
+  add(field, {{"type", "integer"}, {"minimum", low}, {"maximum", high}});
+}
+
+void FieldSchema::number(Field field, double low, double high, std::optional<double>*) {
+  add(field, {{"type", "number"}, {"minimum", low}, {"maximum", high}});
+}
+
+void FieldSchema::text(Field field, std::size_t bytes_max, std::optional<std::string>*) {
+  add(field, {{"type", "string"}, {"maxLength", bytes_max}});
+}
+
+void FieldSchema::choice(Field field, std::vector<std::string_view> legal, std::optional<std::string>*) {
+  add(field, {{"type", "string"}, {"enum", legal}});
+}
+
+void FieldSchema::value(Field field, const char* schema, const ReadValue&) {
+  add(field, Json::parse(schema));
+}
+
+std::string FieldSchema::schema() const {
+  Json properties = Json::object();
+  Json required = Json::array();
+  for (const Property& property : properties_) {
+    properties[property.name] = Json::parse(property.schema);
+    if (property.required) required.push_back(property.name);
+  }
+  Json schema{{"type", "object"}, {"properties", std::move(properties)}};
+  if (!required.empty()) schema["required"] = std::move(required);
+  return dumped(schema);
+}
+
+}  // namespace quire::server::api

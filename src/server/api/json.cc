@@ -1,0 +1,89 @@
+#include "server/api/json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace quire::server::api {
+namespace {
+
+// Depth and number of values without building anything; of broken JSON both are upper bounds.
+struct Extent {
+  std::size_t depth = 0;
+  std::size_t values = 1;
+};
+
+Extent extent_of(std::string_view text) {
+  Extent extent;
+  std::size_t depth = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '"') {
+      for (++at; at < text.size() && text[at] != '"'; ++at)
+        if (text[at] == '\\') ++at;
+    } else if (c == '{' || c == '[') {
+      extent.depth = std::max(extent.depth, ++depth);
+      ++extent.values;
+    } else if (c == '}' || c == ']') {
+      if (depth > 0) --depth;
+    } else if (c == ',') {
+      ++extent.values;
+    }
+  }
+  return extent;
+}
+
+ApiError not_json(std::string message) { return {400, std::move(message), "", "invalid_json", 0.0}; }
+
+// Without the library's "[json.exception.parse_error.101] ".
+std::string plain(const char* what) {
+  const std::string_view text = what;
+  const std::size_t end = text.find("] ");
+  return std::string(end == std::string_view::npos ? text : text.substr(end + 2)).substr(0, 300);
+}
+
+}  // namespace
+
+Problem parse_body(std::string_view body, Json* target) {
+  if (body.empty()) return not_json("the body is empty: send a JSON object");
+  const Extent extent = extent_of(body);
+  if (extent.depth > kBodyDepthMax)
+    return not_json(
+        fmt::format("the body is nested {} deep: at most {} is taken", extent.depth, kBodyDepthMax));
+  if (extent.values > kBodyValuesMax)
+    return not_json(
+        fmt::format("the body holds {} values: at most {} are taken; send fewer prompts at a time",
+                    extent.values, kBodyValuesMax));
+  try {
+    *target = Json::parse(body);
+  } catch (const Json::exception& error) {
+    return not_json(fmt::format("the body is not JSON: {}", plain(error.what())));
+  }
+  if (!target->is_object())
+    return not_json(fmt::format("the body is {}: send a JSON object", type_name(*target)));
+  return {};
+}
+
+std::string dumped(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string shown(const Json& value) {
+  constexpr std::size_t kBytesMax = 60;
+  if (value.is_structured()) return std::string(type_name(value));
+  std::string text = dumped(value);
+  if (text.size() <= kBytesMax) return text;
+  text.resize(kBytesMax);
+  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
+  return text + "...";
+}
+
+std::string_view type_name(const Json& value) {
+  if (value.is_null()) return "null";
+  if (value.is_boolean()) return "a boolean";
+  if (value.is_number_integer()) return "an integer";
+  if (value.is_number()) return "a number";
+  if (value.is_string()) return "a string";
+  return value.is_array() ? "an array" : "an object";
+}
+
+}  // namespace quire::server::api

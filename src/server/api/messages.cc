@@ -1,0 +1,181 @@
+#include "server/api/messages.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/api/fields.h"
+
+namespace quire::server::api {
+namespace {
+
+constexpr std::size_t kTextBytesMax = std::size_t{64} << 20;  // the body's own limit is lower
+constexpr std::size_t kNameBytesMax = 256;
+
+bool listed(std::string_view kinds, std::string_view kind) {
+  while (!kinds.empty()) {
+    const std::size_t end = kinds.find(',');
+    if (kinds.substr(0, end) == kind) return true;
+    kinds = end == std::string_view::npos ? "" : kinds.substr(end + 1);
+  }
+  return false;
+}
+
+Problem read_call(const Json& value, const std::string& path, Json* calls) {
+  if (!value.is_object())
+    return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+  std::optional<std::string> id, type, name, arguments;
+  FieldReader reader(value, path);
+  reader.text({"id", "the call's id", true}, kNameBytesMax, &id);
+  reader.choice({"type", ""}, {"function"}, &type);
+  reader.value({"function", "the function that was called", true}, "",
+               [&](const Json& function, const std::string& place) -> Problem {
+                 if (!function.is_object())
+                   return invalid_type(place,
+                                       fmt::format("'{}' is {}: give an object", place, type_name(function)));
+                 FieldReader inner(function, place);
+                 inner.text({"name", "the function's name", true}, kNameBytesMax, &name);
+                 inner.text({"arguments", "JSON as a string", true}, kTextBytesMax, &arguments);
+                 return inner.problem();
+               });
+  if (reader.problem()) return reader.problem();
+  calls->push_back({{"id", *id},
+                    {"type", "function"},
+                    {"function", {{"name", *name}, {"arguments", arguments_value(*arguments)}}}});
+  return {};
+}
+
+Problem read_calls(const Json& value, const std::string& path, Json* calls) {
+  if (!value.is_array())
+    return invalid_type(path, fmt::format("'{}' is {}: give an array", path, type_name(value)));
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    if (Problem problem = read_call(value[i], fmt::format("{}[{}]", path, i), calls)) return problem;
+  }
+  return {};
+}
+
+struct MessageFields {
+  std::optional<std::string> role, content, name, tool_call_id, refusal, reasoning;
+  Json tool_calls = Json::array();
+};
+
+void visit(FieldReader& reader, MessageFields& message) {
+  reader.choice({"role", "system, developer, user, assistant or tool", true},
+                {"system", "developer", "user", "assistant", "tool"}, &message.role);
+  reader.value({"content", ""}, "", [&](const Json& value, const std::string& path) {
+    return read_content(value, path, "text,refusal", &message.content.emplace());
+  });
+  reader.text({"name", ""}, kNameBytesMax, &message.name);
+  reader.text({"refusal", ""}, kTextBytesMax, &message.refusal);
+  reader.text({"reasoning_content", ""}, kTextBytesMax, &message.reasoning);
+  reader.text({"tool_call_id", ""}, kNameBytesMax, &message.tool_call_id);
+  reader.value({"tool_calls", ""}, "", [&](const Json& value, const std::string& path) {
+    return read_calls(value, path, &message.tool_calls);
+  });
+  reader.missing({"audio", ""}, "{}", {}, "give the text of the answer as 'content'");
+  reader.missing({"function_call", ""}, "{}", {}, "give 'tool_calls'");
+}
+
+Problem check(const MessageFields& message, const std::string& path) {
+  const bool assistant = message.role == "assistant";
+  if (!message.tool_calls.empty() && !assistant)
+    return invalid_value(
+        path + ".tool_calls",
+        fmt::format("'{}.tool_calls' is for the role assistant, not {}", path, *message.role));
+  if (message.role == "tool" && !message.tool_call_id) {
+    const std::string place = path + ".tool_call_id";
+    return ApiError{400, fmt::format("'{}' is missing: the id of the call that this is the result of", place),
+                    place, "missing_required_parameter", 0.0};
+  }
+  const bool said = message.content || (assistant && (!message.tool_calls.empty() || message.refusal));
+  if (said) return {};
+  const std::string place = path + ".content";
+  return ApiError{400,
+                  fmt::format("'{}' is missing: give a text{}", place, assistant ? " or 'tool_calls'" : ""),
+                  place, "missing_required_parameter", 0.0};
+}
+
+Problem read_message(const Json& value, const std::string& path, Json* messages) {
+  if (!value.is_object())
+    return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+  MessageFields message;
+  FieldReader reader(value, path);
+  visit(reader, message);
+  if (reader.problem()) return reader.problem();
+  if (Problem problem = check(message, path)) return problem;
+  Json out;
+  out["role"] = message.role == "developer" ? "system" : *message.role;
+  out["content"] = message.content ? *message.content : message.refusal.value_or("");
+  if (message.reasoning) out["reasoning_content"] = *message.reasoning;
+  if (message.name) out["name"] = *message.name;
+  if (message.tool_call_id) out["tool_call_id"] = *message.tool_call_id;
+  if (!message.tool_calls.empty()) out["tool_calls"] = std::move(message.tool_calls);
+  messages->push_back(std::move(out));
+  return {};
+}
+
+}  // namespace
+
+const char* const kMessagesSchema = R"({"type":"array","minItems":1,"items":{"type":"object",
+  "required":["role"],
+  "properties":{
+    "role":{"enum":["system","developer","user","assistant","tool"]},
+    "content":{"anyOf":[{"type":["string","null"]},{"type":"array","minItems":1,"items":{"type":"object",
+      "required":["type"],
+      "properties":{"type":{"enum":["text","refusal"]},"text":{"type":"string"},"refusal":{"type":"string"}}}}],
+      "description":"may be null only in an assistant's message that has tool_calls"},
+    "name":{"type":["string","null"],"maxLength":256},
+    "refusal":{"type":["string","null"]},
+    "reasoning_content":{"type":["string","null"]},
+    "tool_call_id":{"type":["string","null"],"maxLength":256,"description":"in a tool's message: of the call"},
+    "tool_calls":{"type":["array","null"],"items":{"type":"object","required":["id","function"],"properties":{
+      "id":{"type":"string","maxLength":256},"type":{"enum":["function"]},
+      "function":{"type":"object","required":["name","arguments"],"properties":{
+        "name":{"type":"string","maxLength":256},
+        "arguments":{"type":"string","description":"JSON"}}}}}}}}})";
+
+Problem read_content(const Json& value, const std::string& path, std::string_view kinds, std::string* text) {
+  if (value.is_string()) {
+    *text = value.get<std::string>();
+    return {};
+  }
+  if (!value.is_array() || value.empty())
+    return invalid_type(path, fmt::format("'{}' is {}: give a string or parts of text", path,
+                                          value.is_array() ? "an empty array" : type_name(value)));
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const std::string place = fmt::format("{}[{}]", path, i);
+    if (!value[i].is_object())
+      return invalid_type(place, fmt::format("'{}' is {}: give an object", place, type_name(value[i])));
+    std::optional<std::string> type, part;
+    FieldReader reader(value[i], place);
+    reader.text({"type", "the part's type", true}, kNameBytesMax, &type);
+    if (!reader.problem() && !listed(kinds, *type))
+      return unsupported(place + ".type", fmt::format("'{}.type' is {}: this server reads text only ({})",
+                                                      place, shown(Json(*type)), kinds));
+    const char* name = type == "refusal" ? "refusal" : "text";
+    reader.text({name, "the part's text", true}, kTextBytesMax, &part);
+    if (reader.problem()) return reader.problem();
+    if (i > 0) *text += "\n";
+    *text += *part;
+  }
+  return {};
+}
+
+Json arguments_value(const std::string& text) {
+  Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return parsed.is_object() ? parsed : Json(text);
+}
+
+Problem read_messages(const Json& value, const std::string& path, Json* messages) {
+  if (!value.is_array())
+    return invalid_type(path, fmt::format("'{}' is {}: give an array of messages", path, type_name(value)));
+  if (value.empty())
+    return invalid_value(path, fmt::format("'{}' is empty: give at least one message", path));
+  *messages = Json::array();
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    if (Problem problem = read_message(value[i], fmt::format("{}[{}]", path, i), messages)) return problem;
+  }
+  return {};
+}
+
+}  // namespace quire::server::api

@@ -1,0 +1,27 @@
+// The messages of a conversation, from OpenAI's form to the one that chat templates read.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "server/api/json.h"
+
+namespace quire::server::api {
+
+// Checks and rewrites an array of messages:
+// - content parts of text become one text, joined by line ends; other parts are refused;
+// - "developer" becomes "system", which every template knows;
+// - the arguments of a tool call become the object that their text is, where it is one.
+Problem read_messages(const Json& value, const std::string& path, Json* messages);
+
+// The text of a content that is a string or an array of parts. `kinds`: part types that are text, apart by a
+// comma ("text", "input_text,output_text").
+Problem read_content(const Json& value, const std::string& path, std::string_view kinds, std::string* text);
+
+// The arguments of a tool call as a template wants them: the object that the text is, or else the text.
+Json arguments_value(const std::string& text);
+
+// JSON schema of the array.
+extern const char* const kMessagesSchema;
+
+}  // namespace quire::server::api

@@ -1,0 +1,289 @@
+// What requests may hold, for every endpoint. The fields are taken from the schemas that the same code
+// writes, so a new field is met here without being named.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "server/api/chat_call.h"
+#include "server/api/completion_call.h"
+#include "server/api/json.h"
+#include "server/api/response_call.h"
+
+namespace quire::server::api {
+namespace {
+
+struct Endpoint {
+  const char* name;
+  Problem (*read)(const Json& body, const ModelFacts& facts, Call* call);
+  std::string (*schema)();
+  const char* least;  // a body with the required fields alone
+};
+
+const Endpoint kEndpoints[] = {
+    {"completions", read_completion, completion_schema, R"({"prompt":"a"})"},
+    {"chat", read_chat, chat_schema, R"({"messages":[{"role":"user","content":"a"}]})"},
+    {"responses", read_response, response_schema, R"({"input":"a"})"},
+};
+
+ModelFacts facts() {
+  ModelFacts facts{.name = "m"};
+  facts.tool_format = ToolFormat::hermes;
+  return facts;
+}
+
+Problem read(const Endpoint& endpoint, const Json& body, Call* call = nullptr) {
+  Call unused;
+  return endpoint.read(body, facts(), call == nullptr ? &unused : call);
+}
+
+Problem read_text(const Endpoint& endpoint, const std::string& text) {
+  Json body;
+  if (Problem problem = parse_body(text, &body)) return problem;
+  return read(endpoint, body);
+}
+
+bool allows(const Json& schema, const std::string& type) {
+  if (schema.contains("anyOf")) {
+    for (const Json& one : schema["anyOf"])
+      if (allows(one, type)) return true;
+    return false;
+  }
+  if (!schema.contains("type")) return false;
+  const Json& types = schema["type"];
+  return types == type || (types.is_array() && std::find(types.begin(), types.end(), type) != types.end());
+}
+
+const std::pair<const char*, const char*> kOneOfEachType[] = {
+    {"boolean", "true"}, {"integer", "3"},  {"number", "0.5"},
+    {"string", "\"x\""}, {"array", "[{}]"}, {"object", "{}"},
+};
+
+TEST(Request, EveryFieldRefusesEveryOtherTypeByName) {
+  int met = 0;
+  for (const Endpoint& endpoint : kEndpoints) {
+    const Json schema = Json::parse(endpoint.schema());
+    for (const auto& [name, field] : schema["properties"].items()) {
+      for (const auto& [type, value] : kOneOfEachType) {
+        if (allows(field, type) || (type == std::string("integer") && allows(field, "number"))) continue;
+        Json body = Json::parse(endpoint.least);
+        body[name] = Json::parse(value);
+        const Problem problem = read(endpoint, body);
+        ASSERT_TRUE(problem) << endpoint.name << " takes " << value << " as " << name;
+        EXPECT_EQ(problem->status, 400);
+        EXPECT_EQ(problem->param.substr(0, name.size()), name) << value << ": " << problem->message;
+        EXPECT_NE(problem->message.find("'" + problem->param), std::string::npos) << problem->message;
+        ++met;
+      }
+    }
+  }
+  EXPECT_GT(met, 300);
+}
+
+TEST(Request, NullIsTheSameAsAbsent) {
+  for (const Endpoint& endpoint : kEndpoints) {
+    const Json schema = Json::parse(endpoint.schema());
+    for (const auto& [name, field] : schema["properties"].items()) {
+      Json body = Json::parse(endpoint.least);
+      const bool required = body.contains(name);
+      body[name] = nullptr;
+      const Problem problem = read(endpoint, body);
+      EXPECT_EQ(problem.has_value(), required) << endpoint.name << " " << name;
+      if (required) {
+        EXPECT_EQ(problem->code, "missing_required_parameter");
+      }
+      EXPECT_TRUE(required || allows(field, "null") || field.contains("enum")) << name << " " << field.dump();
+    }
+  }
+}
+
+TEST(Request, NumbersOutsideTheirRangeAreRefusedAndTheBoundsAreTaken) {
+  int met = 0;
+  for (const Endpoint& endpoint : kEndpoints) {
+    const Json schema = Json::parse(endpoint.schema());
+    for (const auto& [name, field] : schema["properties"].items()) {
+      if (!field.contains("minimum")) continue;
+      const auto with = [&, name = name](const Json& value) {
+        Json body = Json::parse(endpoint.least);
+        body[name] = value;
+        if (name == "top_logprobs") {
+          body["logprobs"] = true;
+          body["include"] = {"message.output_text.logprobs"};
+        }
+        if (name == "max_tokens") body["echo"] = true;
+        return read(endpoint, body);
+      };
+      EXPECT_FALSE(with(field["minimum"])) << name;
+      EXPECT_FALSE(with(field["maximum"])) << name;
+      for (const char* wrong :
+           {"1e300", "-1e300", "18446744073709551615", "123456789012345678901234567890"}) {
+        const Problem problem = with(Json::parse(wrong));
+        ASSERT_TRUE(problem) << endpoint.name << " takes " << wrong << " as " << name;
+        EXPECT_EQ(problem->param, name);
+      }
+      const double below = field["minimum"].get<double>() - 1;
+      if (std::abs(below) < 1e15) {
+        EXPECT_TRUE(with(below)) << name << " takes " << below;
+      }
+      ++met;
+    }
+  }
+  EXPECT_GT(met, 25);
+}
+
+TEST(Request, ChoicesAreThoseListed) {
+  for (const Endpoint& endpoint : kEndpoints) {
+    const Json schema = Json::parse(endpoint.schema());
+    for (const auto& [name, field] : schema["properties"].items()) {
+      if (!field.contains("enum")) continue;
+      for (const Json& value : field["enum"]) {
+        Json body = Json::parse(endpoint.least);
+        body[name] = value;
+        EXPECT_FALSE(read(endpoint, body)) << endpoint.name << " refuses " << value << " as " << name;
+      }
+      if (!allows(field, "string")) continue;
+      Json body = Json::parse(endpoint.least);
+      body[name] = "nothing of the kind";
+      const Problem problem = read(endpoint, body);
+      ASSERT_TRUE(problem) << name;
+      EXPECT_EQ(problem->param, name);
+    }
+  }
+}
+
+TEST(Request, UnknownFieldsAreIgnored) {
+  for (const Endpoint& endpoint : kEndpoints) {
+    Json body = Json::parse(endpoint.least);
+    body["guided_regex"] = Json::parse(R"([{"a":1}])");
+    body["extra_body"] = {{"x", nullptr}};
+    EXPECT_FALSE(read(endpoint, body)) << endpoint.name;
+  }
+}
+
+TEST(Request, AnotherModelIsNotFound) {
+  for (const Endpoint& endpoint : kEndpoints) {
+    Json body = Json::parse(endpoint.least);
+    body["model"] = "m";
+    EXPECT_FALSE(read(endpoint, body));
+    body["model"] = "gpt-5";
+    const Problem problem = read(endpoint, body);
+    ASSERT_TRUE(problem);
+    EXPECT_EQ(problem->status, 404);
+    EXPECT_EQ(problem->code, "model_not_found");
+    EXPECT_NE(problem->message.find("\"m\""), std::string::npos);
+  }
+}
+
+TEST(Request, BrokenBodiesAreRefused) {
+  for (const char* text :
+       {"", " ", "{", "[]", "3", "null", "\"x\"", "{\"prompt\":}", "{\"prompt\":\"a\"}}",
+        "{\"prompt\":\"a\",}", "{'prompt':1}", "{\"prompt\":NaN}", "{\"prompt\":1e999}",
+        "{\"prompt\":\"\xff\"}", "{\"prompt\":\"\xc3\"}", "{\"prompt\":\"\\ud800\"}",
+        "{\"prompt\":\"\xed\xa0\x80\"}", "{\"prompt\":\"\x01\"}", "\xef\xbb\xbf\xef\xbb\xbf{}"}) {
+    const Problem problem = read_text(kEndpoints[0], text);
+    ASSERT_TRUE(problem) << text;
+    EXPECT_EQ(problem->status, 400) << text;
+  }
+}
+
+TEST(Request, DepthAndNumberOfValuesAreBoundedBeforeAnythingIsBuilt) {
+  const auto nested = [](std::size_t depth, char open, char close) {
+    const std::string key = open == '{' ? "\"a\":" : "";
+    std::string text = "{\"prompt\":\"a\",\"x\":";
+    for (std::size_t i = 0; i < depth; ++i) text += open + key;
+    text += "1";
+    return text + std::string(depth, close) + "}";
+  };
+  EXPECT_FALSE(read_text(kEndpoints[0], nested(kBodyDepthMax - 1, '[', ']')));
+  for (const std::size_t depth : {kBodyDepthMax, std::size_t{100'000}, std::size_t{5'000'000}}) {
+    for (const auto& [open, close] : {std::pair{'[', ']'}, std::pair{'{', '}'}}) {
+      const Problem problem = read_text(kEndpoints[0], nested(depth, open, close));
+      ASSERT_TRUE(problem) << depth;
+      EXPECT_NE(problem->message.find("nested"), std::string::npos);
+    }
+  }
+  // Brackets inside a text are text.
+  EXPECT_FALSE(read_text(kEndpoints[0], R"({"prompt":")" + std::string(1000, '[') + R"(\"[[[["})"));
+  std::string many = "{\"prompt\":[0";
+  for (std::size_t i = 0; i < kBodyValuesMax; ++i) many += ",0";
+  const Problem problem = read_text(kEndpoints[0], many + "]}");
+  ASSERT_TRUE(problem);
+  EXPECT_NE(problem->message.find("values"), std::string::npos);
+}
+
+// Every prefix of a body, and bodies with random bytes changed, end in an answer or an error.
+TEST(Request, CutAndMutatedBodiesNeverCrash) {
+  std::mt19937 random(7);
+  const std::string bodies[] = {
+      R"({"prompt":["a",[1,2]],"logit_bias":{"5":1},"stop":["x","y"],"stream":true,"stream_options":{"include_usage":true}})",
+      R"({"messages":[{"role":"user","content":[{"type":"text","text":"é"}]},{"role":"assistant","tool_calls":[
+        {"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]},
+        {"role":"tool","tool_call_id":"1","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}}],
+        "tool_choice":{"type":"function","function":{"name":"f"}},"response_format":{"type":"json_schema",
+        "json_schema":{"name":"n","schema":{}}}})",
+      R"({"input":[{"role":"user","content":"a"},{"type":"function_call","call_id":"1","name":"f","arguments":""},
+        {"type":"function_call_output","call_id":"1","output":[{"type":"input_text","text":"x"}]}],
+        "text":{"format":{"type":"json_object"}},"tools":[{"type":"function","name":"f"}]})"};
+  for (std::size_t i = 0; i < 3; ++i) {
+    ASSERT_FALSE(read_text(kEndpoints[i], bodies[i])) << read_text(kEndpoints[i], bodies[i])->message;
+    for (std::size_t cut = 0; cut < bodies[i].size(); ++cut) {
+      EXPECT_TRUE(read_text(kEndpoints[i], bodies[i].substr(0, cut)));
+    }
+    for (int round = 0; round < 3000; ++round) {
+      std::string body = bodies[i];
+      for (int edit = 0; edit < 3; ++edit)
+        body[random() % body.size()] = "{}[]\",:01ex\xff nt"[random() % 16];
+      if (const Problem problem = read_text(kEndpoints[i], body)) {
+        EXPECT_FALSE(problem->message.empty());
+      }
+    }
+  }
+}
+
+// Wrong values inside of what is nested: every leaf of a full body becomes one of each type.
+void each_leaf(Json& value, const std::function<void(Json&)>& with) {
+  if (value.is_structured()) {
+    for (auto& item : value) each_leaf(item, with);
+  }
+  with(value);
+}
+
+TEST(Request, NestedValuesOfAnyTypeEndInAnAnswerOrAnError) {
+  const std::pair<std::size_t, const char*> cases[] = {
+      {1, R"({"messages":[{"role":"assistant","content":[{"type":"text","text":"a"}],"tool_calls":[{"id":"1",
+             "type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"user","content":"a"}],
+             "tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{},"strict":true}}],
+             "tool_choice":{"type":"function","function":{"name":"f"}},"metadata":{"a":"b"},"documents":[{}],
+             "response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{},"strict":true}},
+             "stream":true,"stream_options":{"include_usage":true},"logit_bias":{"1":2},"stop":["a"]})"},
+      {2, R"({"input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"a"}]},
+             {"type":"function_call","call_id":"1","name":"f","arguments":"{}"},
+             {"type":"function_call_output","call_id":"1","output":"x"}],"reasoning":{"effort":"low"},
+             "tools":[{"type":"function","name":"f","parameters":{}}],"tool_choice":{"type":"function","name":"f"},
+             "text":{"format":{"type":"json_schema","name":"n","schema":{}},"verbosity":"medium"},
+             "include":["message.output_text.logprobs"]})"}};
+  for (const auto& [which, text] : cases) {
+    const Endpoint& endpoint = kEndpoints[which];
+    Json body = Json::parse(text);
+    ASSERT_FALSE(read(endpoint, body)) << read(endpoint, body)->message;
+    int refused = 0;
+    each_leaf(body, [&](Json& leaf) {
+      if (&leaf == &body) return;
+      const Json kept = leaf;
+      for (const auto& [type, value] : kOneOfEachType) {
+        leaf = Json::parse(value);
+        if (const Problem problem = read(endpoint, body)) {
+          EXPECT_EQ(problem->status, 400);
+          EXPECT_FALSE(problem->param.empty()) << problem->message;
+          ++refused;
+        }
+      }
+      leaf = kept;
+    });
+    EXPECT_GT(refused, 60);
+  }
+}
+
+}  // namespace
+}  // namespace quire::server::api

@@ -1,0 +1,180 @@
+#include "server/api/response_call.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/api/call_fields.h"
+#include "server/api/input_items.h"
+#include "server/api/sampling.h"
+#include "server/api/tools.h"
+
+namespace quire::server::api {
+namespace {
+
+constexpr std::size_t kInstructionsBytesMax = std::size_t{64} << 20;
+
+struct ResponseFields {
+  CallFields call;
+  SamplingFields sampling;
+  ToolFields tools;
+  FormatFields format;
+  Json messages = Json::array();
+  std::optional<std::string> instructions, reasoning_effort;
+  std::optional<std::int64_t> max_output_tokens, top_logprobs;
+  bool logprobs = false;
+};
+
+Problem read_include(const Json& value, const std::string& path, ResponseFields* response) {
+  if (!value.is_array())
+    return invalid_type(path, fmt::format("'{}' is {}: give an array of strings", path, type_name(value)));
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const std::string place = fmt::format("{}[{}]", path, i);
+    if (!value[i].is_string())
+      return invalid_type(place, fmt::format("'{}' is {}: give a string", place, type_name(value[i])));
+    if (value[i] != "message.output_text.logprobs")
+      return unsupported(place, fmt::format("'{}' is {}: only message.output_text.logprobs is here", place,
+                                            shown(value[i])));
+    response->logprobs = true;
+  }
+  return {};
+}
+
+Problem read_text(const Json& value, const std::string& path, ResponseFields* response) {
+  if (!value.is_object())
+    return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+  FieldReader reader(value, path);
+  reader.value({"format", ""}, "", [&](const Json& inner, const std::string& place) {
+    return read_format(inner, place, Shape::flat, &response->format);
+  });
+  reader.missing({"verbosity", ""}, "{}", {R"("medium")"}, "say in a message how long the answer is to be");
+  return reader.problem();
+}
+
+Problem read_reasoning(const Json& value, const std::string& path, ResponseFields* response) {
+  if (!value.is_object())
+    return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+  FieldReader reader(value, path);
+  reader.choice({"effort", ""}, {"none", "minimal", "low", "medium", "high", "xhigh"},
+                &response->reasoning_effort);
+  reader.missing({"summary", ""}, "{}", {}, "leave it out");
+  return reader.problem();
+}
+
+void visit_missing(Fields& fields) {
+  constexpr const char* kNull = R"({"type":"null"})";
+  fields.missing({"previous_response_id", "nothing is stored"}, kNull, {},
+                 "send the whole conversation as 'input'");
+  fields.missing({"conversation", "nothing is stored"}, kNull, {}, "send the whole conversation as 'input'");
+  fields.missing({"prompt", "nothing is stored"}, kNull, {}, "send its text as 'instructions'");
+  fields.missing({"max_tool_calls", "tools run at the client"}, kNull, {}, "leave it out");
+  fields.missing({"store", "nothing is stored; false is taken"}, R"({"type":"boolean","enum":[false]})",
+                 {"false"}, "use false or leave it out");
+  fields.missing({"background", "not here; false is taken"}, R"({"type":"boolean","enum":[false]})",
+                 {"false"}, "use 'stream'");
+  fields.missing({"truncation", "not here; disabled is taken"}, R"({"type":"string","enum":["disabled"]})",
+                 {R"("disabled")"}, "shorten the input");
+}
+
+void visit(Fields& fields, ResponseFields& response) {
+  visit_model(fields, response.call);
+  fields.value({"input", "a text or the items of the conversation", true}, kInputSchema,
+               [&](const Json& value, const std::string& path) {
+                 return read_input(value, path, &response.messages);
+               });
+  fields.text({"instructions", "a system message before the input"}, kInstructionsBytesMax,
+              &response.instructions);
+  fields.integer({"max_output_tokens", "of the answer; absent: as many as the context leaves"}, 1, kTokensMax,
+                 &response.max_output_tokens);
+  fields.value({"text", "what the answer's text is held to"},
+               R"({"type":"object","properties":{"format":{"type":["object","null"],"required":["type"],
+                   "properties":{"type":{"type":"string","enum":["text","json_object","json_schema","grammar"]}}},
+                   "verbosity":{"enum":["medium",null]}}})",
+               [&](const Json& value, const std::string& path) { return read_text(value, path, &response); });
+  fields.value(
+      {"reasoning", "for chat templates that read reasoning_effort"},
+      R"({"type":"object","properties":{
+                   "effort":{"enum":["none","minimal","low","medium","high","xhigh",null]},
+                   "summary":{"type":"null"}}})",
+      [&](const Json& value, const std::string& path) { return read_reasoning(value, path, &response); });
+  fields.value(
+      {"include", "more in the answer"},
+      R"({"type":"array","items":{"type":"string","enum":["message.output_text.logprobs"]}})",
+      [&](const Json& value, const std::string& path) { return read_include(value, path, &response); });
+  fields.integer({"top_logprobs", "with include: most likely tokens per place"}, 0, kLogprobsMax,
+                 &response.top_logprobs);
+  visit_tools(fields, Shape::flat, response.tools);
+  visit_stream(fields, response.call);
+  visit_temperature(fields, response.sampling);
+  visit_own_sampling(fields, response.sampling);
+  visit_missing(fields);
+  visit_notes(fields);
+}
+
+// What the answer repeats of the request, as OpenAI's does.
+std::string repeated_fields(const Json& body, const ResponseFields& response, const TextRequest& request) {
+  const auto given = [&](const char* name, Json other) {
+    const auto found = body.find(name);
+    return found == body.end() || found->is_null() ? std::move(other) : *found;
+  };
+  Json out;
+  out["instructions"] = given("instructions", nullptr);
+  out["max_output_tokens"] = given("max_output_tokens", nullptr);
+  out["metadata"] = given("metadata", Json::object());
+  out["parallel_tool_calls"] = response.tools.parallel.value_or(true);
+  out["previous_response_id"] = nullptr;
+  out["reasoning"] = Json{{"effort", nullptr}, {"summary", nullptr}};
+  if (response.reasoning_effort) out["reasoning"]["effort"] = *response.reasoning_effort;
+  out["store"] = false;
+  out["temperature"] = request.sampling.temperature;
+  out["text"] = given("text", Json{{"format", {{"type", "text"}}}});
+  if (!out["text"].contains("format")) out["text"]["format"] = Json{{"type", "text"}};
+  out["tool_choice"] = given("tool_choice", "auto");
+  out["tools"] = given("tools", Json::array());
+  out["top_logprobs"] = response.top_logprobs.value_or(0);
+  out["top_p"] = request.sampling.top_p;
+  out["truncation"] = "disabled";
+  out["user"] = given("user", nullptr);
+  return dumped(out);
+}
+
+}  // namespace
+
+Problem read_response(const Json& body, const ModelFacts& facts, Call* call) {
+  ResponseFields response;
+  FieldReader reader(body);
+  visit(reader, response);
+  if (reader.problem()) return reader.problem();
+  if (Problem problem = finish_fields(response.call, facts, call)) return problem;
+  if (response.top_logprobs && !response.logprobs)
+    return invalid_value("top_logprobs",
+                         "'top_logprobs' needs 'include' with message.output_text.logprobs: add it");
+  call->kind = Call::Kind::response;
+  call->include_usage = true;
+  call->logprobs = response.logprobs;
+  call->draws_seed = true;
+  TextRequest& request = call->prompts.emplace_back();
+  apply(response.sampling, facts.defaults, &request);
+  request.max_tokens = static_cast<std::int32_t>(response.max_output_tokens.value_or(0));
+  if (response.logprobs) request.logprobs = static_cast<std::int32_t>(response.top_logprobs.value_or(0));
+  request.format = response.format.format;
+  request.schema = std::move(response.format.schema);
+  Json messages = Json::array();
+  if (response.instructions) messages.push_back({{"role", "system"}, {"content", *response.instructions}});
+  for (Json& message : response.messages) messages.push_back(std::move(message));
+  Json conversation{{"messages", std::move(messages)}};
+  if (Problem problem = finish_tools(response.tools, facts, call, &conversation)) return problem;
+  if (response.reasoning_effort) conversation["kwargs"]["reasoning_effort"] = *response.reasoning_effort;
+  request.conversation = dumped(conversation);
+  call->repeated = repeated_fields(body, response, request);
+  return {};
+}
+
+std::string response_schema() {
+  ResponseFields response;
+  FieldSchema schema;
+  visit(schema, response);
+  return schema.schema();
+}
+
+}  // namespace quire::server::api

@@ -1,0 +1,163 @@
+#include "server/api/text_routes.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "server/api/call_fields.h"
+#include "server/api/fields.h"
+#include "server/api/messages.h"
+
+namespace quire::server::api {
+namespace {
+
+// What a text may have here: the loop's thread encodes it, and running answers wait meanwhile.
+constexpr std::size_t kTextBytesMax = std::size_t{1} << 20;
+
+struct TokenizeFields {
+  CallFields call;
+  std::optional<std::string> prompt;
+  std::optional<bool> add_special_tokens, add_generation_prompt;
+  Json messages;
+};
+
+struct DetokenizeFields {
+  CallFields call;
+  std::vector<std::int32_t> tokens;
+  std::optional<bool> skip_special_tokens;
+};
+
+void visit(Fields& fields, TokenizeFields& tokenize) {
+  visit_model(fields, tokenize.call);
+  fields.text({"prompt", "the text"}, kTextBytesMax, &tokenize.prompt);
+  fields.boolean({"add_special_tokens", "the tokenizer's own (BOS) before the text; absent: true"},
+                 &tokenize.add_special_tokens);
+  fields.value({"messages", "instead of prompt: a conversation, through the chat template"}, kMessagesSchema,
+               [&](const Json& value, const std::string& path) {
+                 return read_messages(value, path, &tokenize.messages);
+               });
+  fields.boolean({"add_generation_prompt", "with messages: the opening of the answer; absent: true"},
+                 &tokenize.add_generation_prompt);
+}
+
+Problem read_tokens(const Json& value, const std::string& path, std::vector<std::int32_t>* tokens) {
+  if (!value.is_array())
+    return invalid_type(path, fmt::format("'{}' is {}: give an array of token ids", path, type_name(value)));
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const std::string place = fmt::format("{}[{}]", path, i);
+    if (!value[i].is_number_integer())
+      return invalid_type(place, fmt::format("'{}' is {}: give a token id", place, type_name(value[i])));
+    const bool fine = value[i].is_number_unsigned() && value[i].get<std::uint64_t>() <= INT32_MAX;
+    if (!fine) return invalid_value(place, fmt::format("'{}' is {}: not a token id", place, shown(value[i])));
+    tokens->push_back(value[i].get<std::int32_t>());
+  }
+  return {};
+}
+
+void visit(Fields& fields, DetokenizeFields& detokenize) {
+  visit_model(fields, detokenize.call);
+  fields.value({"tokens", "token ids", true},
+               R"({"type":"array","items":{"type":"integer","minimum":0,"maximum":2147483647}})",
+               [&](const Json& value, const std::string& path) {
+                 return read_tokens(value, path, &detokenize.tokens);
+               });
+  fields.boolean({"skip_special_tokens", "leave out control tokens; absent: false"},
+                 &detokenize.skip_special_tokens);
+}
+
+Problem read_tokenize(const std::string& body, const ModelFacts& facts, TextRequest* request) {
+  Json object;
+  if (Problem problem = parse_body(body, &object)) return problem;
+  TokenizeFields tokenize;
+  FieldReader reader(object);
+  visit(reader, tokenize);
+  if (reader.problem()) return reader.problem();
+  Call ignored;
+  if (Problem problem = finish_fields(tokenize.call, facts, &ignored)) return problem;
+  if (tokenize.prompt.has_value() == !tokenize.messages.is_null())
+    return invalid_value("prompt", "give one of 'prompt' and 'messages'");
+  if (tokenize.prompt) {
+    request->text = *tokenize.prompt;
+    request->add_special_tokens = tokenize.add_special_tokens.value_or(true);
+    return {};
+  }
+  Json conversation{{"messages", std::move(tokenize.messages)}};
+  conversation["add_generation_prompt"] = tokenize.add_generation_prompt.value_or(true);
+  request->conversation = dumped(conversation);
+  return {};
+}
+
+Result<std::vector<std::int32_t>> tokens_of(const Session& session, const TextRequest& request) {
+  if (request.conversation.empty()) return session.tokenize(request.text, request.add_special_tokens);
+  Result<TextRequest> prepared = session.prepare(request);
+  if (!prepared.ok()) return prepared.error();
+  return std::move(prepared->ids);
+}
+
+HttpAnswer bad_text(const Error& error) {
+  return error_answer(ApiError{400, error.message, "", "invalid_value", 0.0});
+}
+
+void tokenize(EngineLoop& loop, const ModelFacts& facts, const HttpRequest& http,
+              const std::shared_ptr<Responder>& responder) {
+  TextRequest request;
+  if (Problem problem = read_tokenize(http.body, facts, &request))
+    return responder->send(error_answer(*problem));
+  loop.post([request = std::move(request), facts, responder](Session& session) {
+    Result<std::vector<std::int32_t>> tokens = tokens_of(session, request);
+    if (!tokens.ok()) return responder->send(bad_text(tokens.error()));
+    const Json out{{"count", tokens->size()}, {"max_model_len", facts.max_context}, {"tokens", *tokens}};
+    responder->send({.body = dumped(out)});
+  });
+}
+
+void detokenize(EngineLoop& loop, const ModelFacts& facts, const HttpRequest& http,
+                const std::shared_ptr<Responder>& responder) {
+  Json object;
+  DetokenizeFields fields;
+  Problem problem = parse_body(http.body, &object);
+  if (!problem) {
+    FieldReader reader(object);
+    visit(reader, fields);
+    problem = reader.problem();
+  }
+  Call ignored;
+  if (!problem) problem = finish_fields(fields.call, facts, &ignored);
+  if (problem) return responder->send(error_answer(*problem));
+  loop.post([fields = std::move(fields), responder](Session& session) {
+    const Result<std::string> text =
+        session.detokenize(fields.tokens, fields.skip_special_tokens.value_or(false));
+    if (!text.ok()) return responder->send(bad_text(text.error()));
+    responder->send({.body = dumped(Json{{"prompt", *text}})});
+  });
+}
+
+}  // namespace
+
+void add_text_routes(Router& router, EngineLoop& loop, const ModelFacts& facts) {
+  router.add("POST", "/tokenize", RouteAccess::keyed,
+             [&loop, facts](const HttpRequest& request, const std::shared_ptr<Responder>& responder) {
+               tokenize(loop, facts, request, responder);
+             });
+  router.add("POST", "/detokenize", RouteAccess::keyed,
+             [&loop, facts](const HttpRequest& request, const std::shared_ptr<Responder>& responder) {
+               detokenize(loop, facts, request, responder);
+             });
+}
+
+std::string tokenize_schema() {
+  TokenizeFields fields;
+  FieldSchema schema;
+  visit(schema, fields);
+  return schema.schema();
+}
+
+std::string detokenize_schema() {
+  DetokenizeFields fields;
+  FieldSchema schema;
+  visit(schema, fields);
+  return schema.schema();
+}
+
+}  // namespace quire::server::api
