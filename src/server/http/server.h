@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,15 @@
 #include "server/http/router.h"
 
 namespace quire::server {
+
+// One answer that ended, for the log. No body and no header of the client's but its request id.
+struct HttpAccess {
+  std::string client, method, path, id;
+  int status = 0;  // 0: the client left before an answer began
+  std::int64_t body_bytes = 0;
+  double seconds = 0.0;  // since the head of the request was complete
+  bool whole = false;    // the client got all of it
+};
 
 struct HttpServerOptions {
   std::string host =
@@ -36,6 +46,7 @@ struct HttpServerOptions {
   std::chrono::milliseconds write_time{60'000};  // without the reader taking a byte
   std::vector<std::string> api_keys;  // empty: no key needed. Authorization: Bearer KEY, or x-api-key
   std::string cors_origin;            // Access-Control-Allow-Origin: one origin, or "*"; empty: no CORS
+  std::function<void(const HttpAccess&)> on_answer;  // on the I/O thread; may be null
 };
 
 struct HttpServerStats {
@@ -56,6 +67,7 @@ class HttpServer {
 
   virtual std::vector<std::string> addresses() const = 0;  // "127.0.0.1:8080", "[::1]:8080"
   virtual int port() const = 0;
+  virtual int connections_limit() const = 0;  // what the options and the file-descriptor limit allow
   virtual void start() = 0;
   // Closes the listening sockets and idle connections; a connection with a request ends with its answer.
   virtual void drain() = 0;
