@@ -18,7 +18,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "server/http/background.h"
+#include "server/threads/background.h"
 #include "server/http/exchange.h"
 #include "server/http/server.h"
 

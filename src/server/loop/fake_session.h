@@ -19,6 +19,8 @@ class FakeSession final : public Session, public Engine {
   // How many steps may run; tests that hold it still raise it by hand. Any thread.
   std::atomic<std::int64_t> steps_allowed{std::int64_t{1} << 60};
   std::atomic<std::int64_t> running{0};
+  std::atomic<bool> hold_slow{false};  // preparing a text "slow" takes as long as this is set
+  mutable std::atomic<int> prepared{0};
   // The thread that first called is the only one that may. Steps by others are counted here.
   std::atomic<int> wrong_thread{0};
 
@@ -27,7 +29,6 @@ class FakeSession final : public Session, public Engine {
   const GenerationDefaults& defaults() const override { return defaults_; }
   Result<RequestId> submit(const TextRequest& request) override {
     check_thread();
-    if (request.text == "bad") return bad_input("a bad prompt");
     if (request.text == "late") return bad_input("refused by submit");
     if (request.text == "huge") return Error{Code::no_resources, "too long for the memory"};
     const RequestId id = ++last_id_;
@@ -40,6 +41,8 @@ class FakeSession final : public Session, public Engine {
   }
   Result<TextRequest> prepare(TextRequest request) const override {
     if (request.text == "bad") return bad_input("a bad prompt");
+    while (request.text == "slow" && hold_slow) std::this_thread::yield();
+    ++prepared;
     return request;
   }
   ToolFormat tool_format() const override { return ToolFormat::none; }

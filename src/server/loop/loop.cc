@@ -12,14 +12,29 @@ namespace quire::server {
 
 namespace {
 
-// What new requests may take of a turn while others run: their prompts are tokenised on this thread, and
-// running answers wait for it.
-constexpr std::chrono::milliseconds kAdmitTime{4};
 // How soon a session that has requests but no step to run is asked again.
 constexpr std::chrono::milliseconds kAskAgain{1};
 constexpr double kMostRetryAfter = 60.0;
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+bool needs_guide(const TextRequest& request) {
+  return request.guides == nullptr &&
+         (request.format != AnswerFormat::text || request.tool_use != ToolUse::automatic);
+}
+
+// Whether what prepare() makes of one holds for the other: several answers to one prompt.
+bool prepared_alike(const TextRequest& a, const TextRequest& b) {
+  return a.messages.empty() && b.messages.empty() && a.text == b.text && a.ids == b.ids &&
+         a.conversation == b.conversation && a.add_special_tokens == b.add_special_tokens &&
+         a.format == b.format && a.schema == b.schema && a.tool_use == b.tool_use &&
+         a.tool_name == b.tool_name && a.parallel_tool_calls == b.parallel_tool_calls;
+}
+
+Refusal refusal_of(const Error& error) {
+  const bool legal = error.code == Code::no_resources;
+  return {legal ? Refusal::Why::never_fits : Refusal::Why::invalid, error.message};
+}
 
 TextOutput cancelled_before_it_ran() {
   TextOutput output;
@@ -40,25 +55,64 @@ EngineLoop::Impl::~Impl() { stop(); }
 
 Ticket EngineLoop::Impl::submit(std::vector<TextRequest> requests, Sink sink) {
   QUIRE_CHECK(!requests.empty(), "a group of {} requests", requests.size());
-  Group group{next_ticket_.fetch_add(1), std::move(requests), std::move(sink), Clock::now()};
-  const Ticket ticket = group.ticket;
+  const Ticket ticket = next_ticket_.fetch_add(1);
+  const bool guided = std::any_of(requests.begin(), requests.end(), needs_guide);
+  auto group = std::make_shared<Group>(Group{ticket, std::move(requests), std::move(sink), Clock::now()});
   {
     const std::lock_guard lock(mutex_);
     if (!stopping_) {
-      inbox_.groups.push_back(std::move(group));
+      preparing_.emplace(ticket, false);
       ++pulse_.waiting;
-      wake_.notify_one();
+      (guided ? prepares_guides_ : prepares_text_).run([this, group] {
+        prepare(*group);
+        arrive(std::move(*group));
+      });
       return ticket;
     }
   }
   const Refusal refusal{Refusal::Why::draining, "this server is stopping and takes no more requests"};
-  group.sink({.ticket = ticket, .refusal = &refusal});
+  group->sink({.ticket = ticket, .refusal = &refusal});
   return ticket;
+}
+
+void EngineLoop::Impl::prepare(Group& group) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_ || preparing_.at(group.ticket)) return;  // nobody waits for it
+  }
+  const TextRequest first = group.requests.size() > 1 ? group.requests[0] : TextRequest();
+  for (std::size_t i = 0; i < group.requests.size(); ++i) {
+    TextRequest& request = group.requests[i];
+    if (i > 0 && prepared_alike(request, first)) {
+      request.ids = group.requests[0].ids;
+      request.guides = group.requests[0].guides;
+      continue;
+    }
+    Result<TextRequest> prepared = session_->prepare(std::move(request));
+    if (!prepared.ok()) {
+      group.error = prepared.error();
+      return;
+    }
+    request = std::move(*prepared);
+  }
+}
+
+void EngineLoop::Impl::arrive(Group group) {
+  const std::lock_guard lock(mutex_);
+  const auto found = preparing_.find(group.ticket);
+  group.cancelled = found->second;
+  preparing_.erase(found);
+  inbox_.groups.push_back(std::move(group));
+  wake_.notify_one();
 }
 
 void EngineLoop::Impl::cancel(Ticket ticket) {
   const std::lock_guard lock(mutex_);
   if (stopping_) return;
+  if (const auto found = preparing_.find(ticket); found != preparing_.end()) {
+    found->second = true;
+    return;
+  }
   inbox_.cancels.push_back(ticket);
   wake_.notify_one();
 }
@@ -115,6 +169,10 @@ void EngineLoop::Impl::run() {
     }
     if (!turn()) sleep();
   }
+  {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [this] { return preparing_.empty(); });
+  }
   take_inbox();
   taken_.posts.clear();
   cancel_everything();
@@ -141,7 +199,7 @@ bool EngineLoop::Impl::turn() {
   for (TextOutput& output : outputs_) deliver(output);
   if (more && observer_ != nullptr) observer_->turn(*session_, seconds(end - begin));
   publish(false);
-  return more || !arriving_.empty();
+  return more;
 }
 
 void EngineLoop::Impl::take_inbox() {
@@ -150,6 +208,9 @@ void EngineLoop::Impl::take_inbox() {
     const std::lock_guard lock(mutex_);
     std::swap(taken_, inbox_);
     std::swap(all, cancel_all_);
+    if (all) {
+      for (auto& [ticket, cancelled] : preparing_) cancelled = true;
+    }
   }
   for (Group& group : taken_.groups) arriving_.push_back(std::move(group));
   taken_.groups.clear();
@@ -187,21 +248,21 @@ void EngineLoop::Impl::cancel_everything() {
 }
 
 void EngineLoop::Impl::admit() {
-  const Clock::time_point end = Clock::now() + kAdmitTime;
   while (!arriving_.empty()) {
+    if (arriving_.front().cancelled) {
+      cancel_arriving(arriving_.front().ticket);
+      continue;
+    }
     hand_over(arriving_.front());
     arriving_.pop_front();
-    if (!places_.empty() && Clock::now() >= end) return;
   }
 }
 
 void EngineLoop::Impl::hand_over(Group& group) {
+  if (group.error.has_value()) return refuse(group, refusal_of(*group.error));
   if (std::optional<Refusal> refusal = no_room_for(group)) return refuse(group, std::move(*refusal));
   Result<std::vector<RequestId>> ids = submit_all(group);
-  if (!ids.ok()) {
-    const bool legal = ids.error().code == Code::no_resources;
-    return refuse(group, {legal ? Refusal::Why::never_fits : Refusal::Why::invalid, ids.error().message});
-  }
+  if (!ids.ok()) return refuse(group, refusal_of(ids.error()));
   const double queued_s = seconds(Clock::now() - group.submitted);
   for (std::size_t i = 0; i < ids->size(); ++i) {
     places_.emplace((*ids)[i], std::pair(group.ticket, i));
@@ -285,7 +346,7 @@ void EngineLoop::Impl::publish(bool idle) {
   if (!idle) ++pulse_.turns;
   last_turn_ = Clock::now();
   pulse_.unfinished = unfinished();
-  pulse_.waiting = static_cast<std::int64_t>(arriving_.size() + inbox_.groups.size());
+  pulse_.waiting = static_cast<std::int64_t>(preparing_.size() + inbox_.groups.size());
   if (pulse_.unfinished == 0 && pulse_.waiting == 0) ended_.notify_all();
 }
 

@@ -1,8 +1,12 @@
 // EngineLoop: the one thread that owns a Session and is its only caller. Others hand in requests and get what
 // becomes known through a sink.
 //
-// A turn: cancels, posted functions, new requests, one step, then the step's outputs to their sinks. With
-// nothing to do the thread sleeps until it is woken; it never polls.
+// Requests are prepared (rendered, tokenised, their schemas compiled) on threads of their own, in order of
+// arrival; those with a schema or forced tools on another than the rest, so that a slow schema holds up only
+// its like.
+//
+// A turn: cancels, posted functions, requests that are prepared, one step, then the step's outputs to their
+// sinks. With nothing to do the thread sleeps until it is woken; it never polls.
 //
 // Every call but the constructor's is thread safe, and none waits for a step (drain and stop apart).
 #pragma once

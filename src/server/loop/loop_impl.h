@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "server/loop/loop.h"
+#include "server/threads/background.h"
 
 namespace quire::server {
 
@@ -38,6 +39,8 @@ class EngineLoop::Impl {
     std::vector<TextRequest> requests;
     Sink sink;
     Clock::time_point submitted;
+    std::optional<Error> error = {};  // why it cannot be prepared
+    bool cancelled = false;           // while it was prepared
   };
   // A group that the session took.
   struct Active {
@@ -52,6 +55,8 @@ class EngineLoop::Impl {
     bool empty() const { return groups.empty() && cancels.empty() && posts.empty(); }
   };
 
+  void prepare(Group& group) const;
+  void arrive(Group group);
   void run();
   bool turn();  // false: nothing to do
   void take_inbox();
@@ -79,7 +84,8 @@ class EngineLoop::Impl {
   std::condition_variable wake_;   // the loop's thread waits
   std::condition_variable ended_;  // drain() waits
   Inbox inbox_;
-  Pulse pulse_;  // since_turn_s apart
+  std::unordered_map<Ticket, bool> preparing_;  // whether it was cancelled meanwhile
+  Pulse pulse_;                                 // since_turn_s apart
   Clock::time_point last_turn_;
   bool draining_ = false;
   bool cancel_all_ = false;
@@ -97,6 +103,10 @@ class EngineLoop::Impl {
 
   std::mutex join_mutex_;
   std::thread thread_;
+  // Render, tokenise and compile, beside the steps; a schema that takes seconds holds up only others with
+  // one.
+  Background prepares_text_;
+  Background prepares_guides_;
 };
 
 }  // namespace quire::server

@@ -132,16 +132,19 @@ TEST_F(EngineLoopTest, AGroupIsTakenWholeOrRefused) {
   open();
   const Ticket bad = loop_->submit({request(1), request(1, "bad"), request(1)}, ear_.sink());
   const Ticket huge = loop_->submit({request(1, "huge")}, ear_.sink());
+  const Ticket late = loop_->submit({request(1), request(1), request(1, "late")}, ear_.sink());
   const Ticket good = loop_->submit({request(2)}, ear_.sink());
-  ASSERT_TRUE(ear_.wait_ended(3));
+  ASSERT_TRUE(ear_.wait_ended(4));
   const auto refusals = ear_.refusals();
-  ASSERT_EQ(refusals.size(), 2u);
+  ASSERT_EQ(refusals.size(), 3u);
   EXPECT_EQ(refusals[0].first, bad);
   EXPECT_EQ(refusals[0].second.why, Refusal::Why::invalid);
   EXPECT_EQ(refusals[0].second.message, "a bad prompt");
   EXPECT_EQ(refusals[1].first, huge);
   EXPECT_EQ(refusals[1].second.why, Refusal::Why::never_fits);
-  EXPECT_EQ(ear_.heard(bad).finish, Finish::none);  // its first request was taken, and nobody heard of it
+  EXPECT_EQ(refusals[2].first, late);
+  EXPECT_EQ(refusals[2].second.why, Refusal::Why::invalid);
+  EXPECT_EQ(ear_.heard(late).finish, Finish::none);  // its first requests were taken, and nobody heard of it
   EXPECT_EQ(ear_.heard(good).finish, Finish::length);
   EXPECT_TRUE(loop_->drain(Clock::now() + seconds(60)));
   EXPECT_EQ(fake_->running, 0);
@@ -184,6 +187,45 @@ TEST_F(EngineLoopTest, ACancelRightAfterSubmitEndsItToo) {
   open(1 << 20, /*steps=*/0);
   for (int i = 0; i < 100; ++i) loop_->cancel(loop_->submit({request(5), request(5)}, ear_.sink()));
   EXPECT_TRUE(ear_.wait_ended(200));
+}
+
+TEST_F(EngineLoopTest, ASlowSchemaHoldsUpNobodyElse) {
+  open();
+  fake_->hold_slow = true;
+  TextRequest slow = request(2, "slow");
+  slow.format = AnswerFormat::json_schema;
+  const Ticket kept = loop_->submit({slow}, ear_.sink());
+  const Ticket left = loop_->submit({slow}, ear_.sink());
+  const Ticket quick = loop_->submit({request(2)}, ear_.sink());
+  ASSERT_TRUE(ear_.wait_ended(1));
+  EXPECT_EQ(ear_.heard(quick).finish, Finish::length);
+  EXPECT_EQ(loop_->pulse().waiting, 2);
+  loop_->cancel(left);
+  fake_->hold_slow = false;
+  ASSERT_TRUE(ear_.wait_ended(3));
+  EXPECT_EQ(ear_.heard(kept).finish, Finish::length);
+  EXPECT_EQ(ear_.heard(left).finish, Finish::cancelled);
+  EXPECT_EQ(ear_.heard(left).tokens, 0);
+  EXPECT_EQ(fake_->prepared, 2);  // not the one that nobody waited for
+}
+
+TEST_F(EngineLoopTest, ManyAnswersToOnePromptArePreparedOnce) {
+  open();
+  loop_->submit({request(1), request(1), request(1, "other"), request(1)}, ear_.sink());
+  ASSERT_TRUE(ear_.wait_ended(4));
+  EXPECT_EQ(fake_->prepared, 2);
+}
+
+TEST_F(EngineLoopTest, StopWaitsForWhatIsPrepared) {
+  open();
+  fake_->hold_slow = true;
+  const Ticket ticket = loop_->submit({request(2, "slow")}, ear_.sink());
+  const Ticket behind = loop_->submit({request(2)}, ear_.sink());
+  std::thread stopper([&] { loop_->stop(); });
+  fake_->hold_slow = false;
+  stopper.join();
+  EXPECT_NE(ear_.heard(ticket).finish, Finish::none);
+  EXPECT_NE(ear_.heard(behind).finish, Finish::none);
 }
 
 TEST_F(EngineLoopTest, ItSleepsWhenIdleAndSaysSo) {

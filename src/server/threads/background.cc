@@ -1,4 +1,4 @@
-#include "server/http/background.h"
+#include "server/threads/background.h"
 
 #include <utility>
 
