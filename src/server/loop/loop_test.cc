@@ -246,7 +246,7 @@ TEST_F(EngineLoopTest, ItSleepsWhenIdleAndSaysSo) {
 TEST_F(EngineLoopTest, DrainLetsRequestsEndAndRefusesMore) {
   open(1 << 20, /*steps=*/0);
   const Ticket ticket = loop_->submit({request(50)}, ear_.sink());
-  round_trip();
+  while (fake_->running == 0) std::this_thread::yield();
   loop_->begin_drain();
   EXPECT_TRUE(loop_->pulse().draining);
   loop_->submit({request(1)}, ear_.sink());
