@@ -51,23 +51,41 @@ bool EngineImpl::take_row(const Flight& flight, std::size_t index, const Results
   if (!scheduler_->is_live(row.sequence)) return false;
   Live& live = requests_.at(row.sequence);
   if (row.input == scheduler::Input::literal) stats_.prompt_tokens += row.query_count;
-  if (live.request.score)
-    return row.logits_count > 0 && !take_scores(row, live, results, output_of(row.sequence, outputs));
-  if (!row.yields_token) return false;
-  const std::int32_t token = results.token[flight.logit_of[index]];
+  if (scores(row, live) && !take_scores(row, live, results, output_of(row.sequence, outputs))) return true;
+  return row.yields_token && take_token(flight, index, results, outputs);
+}
+
+bool EngineImpl::take_token(const Flight& flight, std::size_t index, const Results& results,
+                            std::vector<Output>& outputs) {
+  const SequenceId id = flight.plan->rows[index].sequence;
+  Live& live = requests_.at(id);
+  const std::int32_t at = flight.logit_of[index];
+  const std::int32_t token = results.token[at];
   if (token < 0) {
-    live.failure = not_finite(row.sequence, std::ssize(live.tokens) - 1);
+    const std::int64_t position = std::ssize(live.tokens) - 1;
+    live.failure = live.dead_end ? fmt::format("request {}: its guide allows no token after position {}",
+                                               id.value, position)
+                                 : not_finite(id, position);
     return true;
   }
   if (live.completion_tokens() == 0) live.first_token = Clock::now();
   const std::vector<std::int32_t>& stops = live.request.stop_tokens;
   if (std::find(stops.begin(), stops.end(), token) != stops.end()) return true;
   live.tokens.push_back(token);
-  Output& output = output_of(row.sequence, outputs);
+  Output& output = output_of(id, outputs);
   output.tokens.push_back(token);
   if (live.completion_tokens() == 1) report_admission(live, output);
   ++stats_.output_tokens;
-  return false;
+  if (live.request.logprobs >= 0) {
+    TokenLogprob& logprob = output.logprobs.emplace_back();
+    logprob.logprob = results.token_logprob[at];
+    const std::int64_t top = std::int64_t{at} * flight.logprobs;
+    for (std::int32_t t = 0; t < live.request.logprobs; ++t)
+      logprob.top.emplace_back(results.token_top_id[top + t], results.token_top_logprob[top + t]);
+  }
+  if (live.request.guide == nullptr) return false;
+  live.request.guide->accept(token);
+  return live.request.guide->ended();
 }
 
 std::string EngineImpl::not_finite(SequenceId id, std::int64_t position) const {

@@ -54,7 +54,9 @@ void EngineImpl::launch(const scheduler::StepPlan& plan) {
     parts_->stream->fill(parts_->buffers->results.token, 0, flight.launch.logit_rows * 4);
   } else {
     stats_.replayed_steps += parts_->executor->forward(flight.launch) ? 1 : 0;
+    if (flight.guided) upload_masks(*parts_, requests_, flight);
     enqueue_sampling(flight);
+    enqueue_logprobs(flight);
     enqueue_scores(flight);
   }
   parts_->ops->end_step({parts_->buffers->state, parts_->buffers->upload.rows,
@@ -78,7 +80,25 @@ void EngineImpl::enqueue_sampling(const Flight& flight) {
   args.params = buffers.params;
   args.bias = buffers.bias;
   args.out_token = buffers.results.token;
+  if (flight.masks > 0) {
+    args.mask_row = buffers.upload.mask_row;
+    args.masks = buffers.upload.masks;
+  }
   parts_->ops->sample(args, *parts_->stream);
+}
+
+// By the operation that scores prompts, of the logits that sampling left as they were: the same bits.
+void EngineImpl::enqueue_logprobs(const Flight& flight) {
+  StepBuffers& buffers = *parts_->buffers;
+  if (flight.logprobs < 0) return;
+  ops::Score args;
+  args.logits = buffers.logits.rows_slice(0, flight.launch.logit_rows);
+  args.target = buffers.results.token;
+  args.logprob = buffers.results.token_logprob;
+  args.top_n = flight.logprobs;
+  args.top_id = buffers.results.token_top_id;
+  args.top_logprob = buffers.results.token_top_logprob;
+  parts_->ops->score(args, *parts_->stream);
 }
 
 // In blocks of kScoreRows: the logits of a whole chunk would be larger than everything else.
@@ -87,7 +107,7 @@ void EngineImpl::enqueue_scores(const Flight& flight) {
   if (flight.scored_end == 0) return;
   for (const scheduler::PlanRow& row : flight.plan->rows) {
     const Live& live = requests_.at(row.sequence);
-    if (!live.request.score) continue;
+    if (!scores(row, live)) continue;
     const std::int32_t end = first_logit_row(row) + row.logits_count;
     for (std::int32_t at = first_logit_row(row); at < end; at += kScoreRows) {
       const std::int32_t rows = std::min(kScoreRows, end - at);
@@ -114,6 +134,12 @@ void EngineImpl::enqueue_copy_back(const Flight& flight) {
     if (count > 0) parts_->stream->copy(target, source, count * kWord);
   };
   copy(to.token, from.token, flight.launch.logit_rows);
+  if (flight.logprobs >= 0) {
+    copy(to.token_logprob, from.token_logprob, flight.launch.logit_rows);
+    const std::int64_t top = std::int64_t{flight.launch.logit_rows} * flight.logprobs;
+    copy(to.token_top_id, from.token_top_id, top);
+    copy(to.token_top_logprob, from.token_top_logprob, top);
+  }
   copy(to.score_logprob, from.score_logprob, flight.scored_end);
   copy(to.score_argmax, from.score_argmax, flight.scored_end);
   copy(to.score_top_id, from.score_top_id, flight.score_top_end);
@@ -174,6 +200,8 @@ Result<RequestId> EngineImpl::submit(Request request) {
                               .prompt_tokens = live.prompt_tokens,
                               .max_new_tokens = live.max_new_tokens,
                               .score = live.request.score,
+                              .answer = live.request.answer,
+                              .guided = live.request.guide != nullptr,
                               .tokens = live.tokens.data(),
                               .priority = live.request.priority};
   const kv::NamespaceKey space{.salt = live.request.cache_salt};

@@ -54,6 +54,7 @@ class EngineImpl final : public Engine {
   // engine.cc
   void launch(const scheduler::StepPlan& plan);
   void enqueue_sampling(const Flight& flight);
+  void enqueue_logprobs(const Flight& flight);
   void enqueue_scores(const Flight& flight);
   void enqueue_copy_back(const Flight& flight);
   void poison_freed();
@@ -67,6 +68,8 @@ class EngineImpl final : public Engine {
   void commit(std::vector<Output>& outputs);
   bool take_row(const Flight& flight, std::size_t index, const Results& results,
                 std::vector<Output>& outputs);
+  bool take_token(const Flight& flight, std::size_t index, const Results& results,
+                  std::vector<Output>& outputs);
   bool take_scores(const scheduler::PlanRow& row, Live& live, const Results& results, Output& output) const;
   std::string not_finite(SequenceId id, std::int64_t position) const;
   void report_end(const scheduler::Ended& ended, std::vector<Output>& outputs);

@@ -68,6 +68,7 @@ inline Golden read_golden(const std::string& folder) {
 struct Answer {
   std::vector<std::int32_t> tokens;
   std::vector<Scored> scored;
+  std::vector<TokenLogprob> logprobs;
   Output last;  // the output with the finish
 };
 
@@ -86,6 +87,7 @@ inline std::map<RequestId, Answer> drain(Engine& engine) {
       Answer& answer = answers[output.id];
       answer.tokens.insert(answer.tokens.end(), output.tokens.begin(), output.tokens.end());
       answer.scored.insert(answer.scored.end(), output.scored.begin(), output.scored.end());
+      answer.logprobs.insert(answer.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
       if (output.finish != Finish::none) answer.last = output;
     }
     outputs.clear();

@@ -9,6 +9,7 @@ inline constexpr std::int32_t kMaxRunning = 1024;       // sequences decoding to
 inline constexpr std::int32_t kMaxChunkTokens = 65536;  // prompt tokens of one step
 inline constexpr std::int32_t kMaxThreads = 1024;
 inline constexpr std::int32_t kMaxScoreTop = 128;     // most likely tokens reported per scored position
+inline constexpr std::int32_t kMaxLogprobs = 20;      // most likely tokens reported per token of an answer
 inline constexpr std::int32_t kScoreRows = 32;        // logits rows of one block when scoring
 inline constexpr std::int32_t kMaxStopTokens = 64;    // of one request
 inline constexpr std::int64_t kMaxWaiting = 1 << 20;  // requests submitted and not finished

@@ -57,13 +57,13 @@ Status check_kv(const Request& request, const RequestLimits& limits) {
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   const std::int64_t most = limits.most_kv_tokens;
   const std::int64_t room = limits.max_context - prompt;
-  const std::int64_t answer = request.score             ? 0
+  const std::int64_t answer = !request.answer           ? 0
                               : request.max_tokens == 0 ? 1
                                                         : std::min<std::int64_t>(request.max_tokens, room);
   // The last token's KV is never written.
-  const std::int64_t needed = request.score ? prompt : prompt + answer - 1;
+  const std::int64_t needed = request.answer ? prompt + answer - 1 : prompt;
   if (needed <= most) return {};
-  const std::string asked = request.score || request.max_tokens == 0 ? ""
+  const std::string asked = !request.answer || request.max_tokens == 0 ? ""
                             : answer < request.max_tokens
                                 ? fmt::format(" with {} of answer (what the context of {} leaves of {})",
                                               answer, limits.max_context, request.max_tokens)
@@ -80,10 +80,10 @@ Status check_lengths(const Request& request, const RequestLimits& limits) {
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   if (request.max_tokens < 0)
     return bad_input(fmt::format("max_tokens {} is negative: use 0 for as many as fit", request.max_tokens));
-  const std::int64_t least = request.score ? prompt : prompt + 1;
+  const std::int64_t least = request.answer ? prompt + 1 : prompt;
   if (least > limits.max_context)
     return bad_input(fmt::format("a prompt of {} tokens{} is over the context of {}: shorten it by {}{}",
-                                 prompt, request.score ? "" : " and one token of answer", limits.max_context,
+                                 prompt, request.answer ? " and one token of answer" : "", limits.max_context,
                                  least - limits.max_context, " or raise --max-context up to the model's"));
   return check_kv(request, limits);
 }
@@ -92,12 +92,8 @@ Status check_lengths(const Request& request, const RequestLimits& limits) {
 
 Status check_request(const Request& request, const RequestLimits& limits) {
   if (request.prompt.empty()) return bad_input("the prompt is empty: give at least one token");
-  if (request.score && request.answer)
-    return bad_input("scoring a prompt and answering it are two requests: clear score or answer");
   if (!request.score && !request.answer)
     return bad_input("neither a score nor an answer is asked for: set one of them");
-  if (request.logprobs != -1) return bad_input("log-probabilities of an answer cannot be had: use -1");
-  if (request.guide != nullptr) return bad_input("an answer cannot be guided: leave the guide out");
   QUIRE_TRY_STATUS(check_lengths(request, limits));
   QUIRE_TRY_STATUS(check_ids("prompt position", request.prompt, limits.vocab));
   if (request.stop_tokens.size() > static_cast<std::size_t>(kMaxStopTokens))
@@ -113,6 +109,9 @@ Status check_request(const Request& request, const RequestLimits& limits) {
   if (request.score_top < 0 || request.score_top > std::min(kMaxScoreTop, limits.vocab))
     return bad_input(fmt::format("{} most likely tokens per position: use 0 to {}", request.score_top,
                                  std::min(kMaxScoreTop, limits.vocab)));
+  if (request.logprobs < -1 || request.logprobs > std::min(kMaxLogprobs, limits.vocab))
+    return bad_input(fmt::format("{} most likely tokens per token of the answer: use 0 to {}, or -1 for none",
+                                 request.logprobs, std::min(kMaxLogprobs, limits.vocab)));
   return check_sampling(request.sampling, limits.vocab);
 }
 
@@ -121,11 +120,11 @@ Live& Requests::add(SequenceId id, Request request, const RequestLimits& limits)
   live.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
   const std::int32_t room = limits.max_context - live.prompt_tokens;
   const std::int32_t asked = request.max_tokens;
-  live.ends_by_context = !request.score && (asked == 0 || asked > room);
+  live.ends_by_context = request.answer && (asked == 0 || asked > room);
   // The last token's KV is never written, so the pool allows one token more than it holds.
-  live.max_new_tokens = request.score ? 0
-                        : asked == 0  ? std::min(room, limits.most_kv_tokens - live.prompt_tokens + 1)
-                                      : std::min(asked, room);
+  live.max_new_tokens = !request.answer ? 0
+                        : asked == 0    ? std::min(room, limits.most_kv_tokens - live.prompt_tokens + 1)
+                                        : std::min(asked, room);
   live.tokens = std::move(request.prompt);
   live.tokens.reserve(static_cast<std::size_t>(live.prompt_tokens + live.max_new_tokens));
   live.request = std::move(request);

@@ -25,6 +25,7 @@ struct Live {
   std::int32_t max_new_tokens = 0;
   bool ends_by_context = false;    // max_new_tokens is what the context leaves
   std::string failure;             // why it ends early; empty: it does not
+  bool dead_end = false;           // the guide allowed no token
   std::int32_t cached_tokens = 0;  // when it was first admitted
   kv::MissReport miss;
   std::uint64_t history_step = 0;  // its tokens are on their way to the device until this step is taken in

@@ -19,6 +19,8 @@ Upload carve_upload(Carver<>& carver, const StepLimits& limits) {
   upload.deltas = carver.take<ops::TableDelta>(limits.max_deltas);
   upload.literals = carver.take<std::int32_t>(limits.max_total_q);
   upload.score_target = carver.take<std::int32_t>(limits.max_total_q);
+  upload.mask_row = carver.take<std::int32_t>(limits.max_logit_rows());
+  upload.masks = carver.take<std::uint32_t>(limits.max_batch * ops::mask_words(limits.vocab));
   return upload;
 }
 
@@ -30,6 +32,9 @@ Results carve_results(Carver<>& carver, const StepLimits& limits) {
   results.score_argmax = carver.take<std::int32_t>(limits.max_total_q);
   results.score_top_id = carver.take<std::int32_t>(top);
   results.score_top_logprob = carver.take<float>(top);
+  results.token_logprob = carver.take<float>(limits.max_logit_rows());
+  results.token_top_id = carver.take<std::int32_t>(limits.max_logit_rows() * kMaxLogprobs);
+  results.token_top_logprob = carver.take<float>(limits.max_logit_rows() * kMaxLogprobs);
   return results;
 }
 

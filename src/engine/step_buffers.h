@@ -43,6 +43,9 @@ struct Upload {
   ops::TableDelta* deltas = nullptr;       // [max_deltas]
   std::int32_t* literals = nullptr;        // [max_total_q]
   std::int32_t* score_target = nullptr;    // [max_total_q]
+  // By a copy of their own, in steps that guide somebody; as in ops::Sample.
+  std::int32_t* mask_row = nullptr;  // [max_logit_rows]
+  std::uint32_t* masks = nullptr;    // [max_batch, mask_words(vocab)]
 };
 
 // What comes back with every step.
@@ -52,6 +55,10 @@ struct Results {
   std::int32_t* score_argmax = nullptr;  // [max_total_q]
   std::int32_t* score_top_id = nullptr;  // [max_total_q * kMaxScoreTop], dense per scored block
   float* score_top_logprob = nullptr;
+  // Of the sampled tokens, in steps where somebody asks for them.
+  float* token_logprob = nullptr;        // [max_logit_rows]
+  std::int32_t* token_top_id = nullptr;  // [max_logit_rows * kMaxLogprobs], dense for the most that is asked
+  float* token_top_logprob = nullptr;
 };
 
 // What a sequence's slot starts with; staged by the host, uploaded on admission.

@@ -80,11 +80,11 @@ std::int32_t fill_literals(const PlanRow& row, const Live& live, std::int32_t us
 }
 
 void fill_targets(const PlanRow& row, const Live& live, Flight& flight, Upload& up) {
-  if (!live.request.score || row.logits_count == 0) return;
+  if (!scores(row, live)) return;
   const std::int32_t begin = first_logit_row(row);
   for (std::int32_t i = 0; i < row.logits_count; ++i) {
-    const auto next = static_cast<std::size_t>(row.logits_begin + i + 1);
-    up.score_target[begin + i] = next < live.tokens.size() ? live.tokens[next] : -1;
+    const std::int32_t next = row.logits_begin + i + 1;
+    up.score_target[begin + i] = next < live.prompt_tokens ? live.tokens[static_cast<std::size_t>(next)] : -1;
   }
   flight.scored_end = begin + row.logits_count;
   if (live.request.score_top > 0) flight.score_top_end = flight.scored_end * kMaxScoreTop;
@@ -135,6 +135,10 @@ void Flight::reserve(std::int32_t max_batch) {
   extend_q_len.reserve(rows);
 }
 
+bool scores(const PlanRow& row, const Live& live) {
+  return live.request.score && row.logits_count > 0 && row.logits_begin < live.prompt_tokens;
+}
+
 std::int32_t first_logit_row(const PlanRow& row) {
   return row.first_row + row.logits_begin - row.query_begin;
 }
@@ -147,7 +151,9 @@ void upload_step(const StepPlan& plan, EngineParts& parts, Requests& requests, F
   flight.extend_prefix.clear();
   flight.extend_q_len.clear();
   flight.launch = StepLaunch{};
-  flight.scored_end = flight.score_top_end = 0;
+  flight.scored_end = flight.score_top_end = flight.masks = 0;
+  flight.logprobs = -1;
+  flight.guided = false;
 
   const std::int32_t deltas = fill_deltas(plan, parts, up);
   std::int32_t literals = 0;
@@ -160,6 +166,10 @@ void upload_step(const StepPlan& plan, EngineParts& parts, Requests& requests, F
     if (literal >= 0) literals += row.query_count;
     up.rows[r] = {static_cast<std::int32_t>(row.slot.value), row.query_count, row.first_row, literal};
     fill_targets(row, live, flight, up);
+    if (row.yields_token) {
+      flight.logprobs = std::max(flight.logprobs, live.request.logprobs);
+      flight.guided = flight.guided || live.request.guide != nullptr;
+    }
   }
   fill_extends(plan, flight, up);
   flight.launch.decode_rows =
@@ -175,6 +185,25 @@ void upload_step(const StepPlan& plan, EngineParts& parts, Requests& requests, F
   if (flight.scored_end > 0) end = up.score_target + flight.scored_end;
   parts.stream->copy(parts.buffers->upload.delta_count, up.delta_count,
                      static_cast<const char*>(end) - reinterpret_cast<const char*>(up.delta_count));
+}
+
+void upload_masks(EngineParts& parts, Requests& requests, Flight& flight) {
+  Upload& up = parts.buffers->host_upload(static_cast<std::int64_t>(flight.plan->step));
+  const auto words = static_cast<std::size_t>(ops::mask_words(parts.buffers->limits().vocab));
+  std::fill_n(up.mask_row, flight.launch.logit_rows, -1);
+  for (std::size_t r = 0; r < flight.plan->rows.size(); ++r) {
+    const PlanRow& row = flight.plan->rows[r];
+    Live& live = requests.at(row.sequence);
+    if (!row.yields_token || live.request.guide == nullptr) continue;
+    const std::span<std::uint32_t> mask(up.masks + static_cast<std::size_t>(flight.masks) * words, words);
+    if (!live.request.guide->mask(mask)) continue;
+    live.dead_end = std::all_of(mask.begin(), mask.end(), [](std::uint32_t word) { return word == 0; });
+    up.mask_row[flight.logit_of[r]] = flight.masks++;
+  }
+  if (flight.masks == 0) return;
+  const void* end = up.masks + static_cast<std::size_t>(flight.masks) * words;
+  parts.stream->copy(parts.buffers->upload.mask_row, up.mask_row,
+                     static_cast<const char*>(end) - reinterpret_cast<const char*>(up.mask_row));
 }
 
 }  // namespace quire::engine

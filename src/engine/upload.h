@@ -22,14 +22,23 @@ struct Flight {
   StepLaunch launch;
   std::int32_t scored_end = 0;     // flat rows below it may have scores
   std::int32_t score_top_end = 0;  // entries of the top lists in use
+  std::int32_t logprobs = -1;      // most likely tokens wanted of sampled rows; -1: not even their own
+  bool guided = false;             // a row that yields a token has a guide
+  std::int32_t masks = 0;          // rows of upload.masks in use
 
   // So that nothing allocates later.
   void reserve(std::int32_t max_batch);
 };
 
+// Whether logits of the row are prompt positions to be scored.
+bool scores(const scheduler::PlanRow& row, const Live& live);
 // First flat token row whose logits are wanted.
 std::int32_t first_logit_row(const scheduler::PlanRow& row);
 
 void upload_step(const scheduler::StepPlan& plan, EngineParts& parts, Requests& requests, Flight& flight);
+
+// Asks the guides what may come next and enqueues the copy of their masks: after the forward pass, which runs
+// meanwhile.
+void upload_masks(EngineParts& parts, Requests& requests, Flight& flight);
 
 }  // namespace quire::engine

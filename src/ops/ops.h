@@ -283,12 +283,12 @@ struct SamplingParams {
   std::uint64_t sequence_index = 0;  // keys the draw with the seed
   std::int32_t bias_count = 0;
 };
-// Order: penalties, bias, temperature, top-k, top-p, min-p, draw (Philox4x32-10 keyed by seed, sequence
+// Order: penalties, bias, mask, temperature, top-k, top-p, min-p, draw (Philox4x32-10 keyed by seed, sequence
 // index, token index = length - prompt_length + ...: the number of tokens sampled before). Writes the token
-// to out_token[i], to last_token[slot] and to history[slot][length + q_len]. Logits may be
-// changed in place.
-// A row whose logits hold NaN or +inf, or nothing but -inf, has no next token: out_token[i] is -1, and the
-// state gets token 0, so that a step already on its way reads a legal one.
+// to out_token[i], to last_token[slot] and to history[slot][length + q_len]. The logits stay as they are.
+// A row whose logits hold NaN or +inf, or nothing but -inf, or nothing else where the mask allows a token,
+// has no next token: out_token[i] is -1, and the state gets token 0, so that a step already on its way reads
+// a legal one. A mask row has bit t % 32 of word t / 32 set for every token t that may be drawn.
 struct Sample {
   SequenceState state;
   TensorView logits;                        // [rows, vocab]
@@ -297,7 +297,10 @@ struct Sample {
   const SamplingParams* params = nullptr;  // [slots]
   const LogitBias* bias = nullptr;         // [slots, kMaxLogitBias]
   std::int32_t* out_token = nullptr;       // [rows]
+  const std::int32_t* mask_row = nullptr;  // [rows] a row of `masks`, or -1: no mask. Null: no row has one
+  const std::uint32_t* masks = nullptr;    // [*, mask_words(vocab)]
 };
+inline constexpr std::int64_t mask_words(std::int64_t vocab) { return (vocab + 31) / 32; }
 
 // For scoring: of every logits row the log-probability of target[i] (-1: none -> NaN), the argmax, and the
 // top n. The argmax of a row that Sample would refuse is -1, and its other results mean nothing.

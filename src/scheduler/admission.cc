@@ -15,9 +15,11 @@ constexpr int kMostLooks = 16;        // until the best one's match is up to dat
 
 GroupId group_id(std::size_t index) { return GroupId{static_cast<std::uint32_t>(index)}; }
 
-// Most tokens that may come from the cache: the last one is computed for its logits, a scored prompt for all.
+// Most tokens that may come from the cache: the last one is computed for its logits, a prompt to be scored
+// for all.
 std::int32_t hit_limit(const Sequence& sequence, std::int32_t literals) {
-  return sequence.info.score ? std::min(sequence.scored, literals - 1) : literals - 1;
+  const bool scores = sequence.info.score && sequence.scored < sequence.info.prompt_tokens;
+  return scores ? std::min(sequence.scored, literals - 1) : literals - 1;
 }
 
 }  // namespace

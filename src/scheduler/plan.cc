@@ -115,10 +115,14 @@ PlanRow& Scheduler::add_row(InFlight& step, const Turn& turn) {
   table_.set_written(sequence.slot, sequence.planned);
   if (sequence.info.score) {
     row.logits_begin = std::max(row.query_begin, sequence.scored);
-    row.logits_count = std::max(0, row.visible.tokens - row.logits_begin);
-  } else if (!sequence.extending()) {
-    row.logits_begin = row.visible.tokens - 1;
-    row.logits_count = 1;
+    row.logits_count =
+        std::max(0, std::min(row.visible.tokens, sequence.info.prompt_tokens) - row.logits_begin);
+  }
+  if (sequence.info.answer && !sequence.extending()) {
+    if (row.logits_count == 0) {
+      row.logits_begin = row.visible.tokens - 1;
+      row.logits_count = 1;
+    }
     row.yields_token = true;
     row.output_index = sequence.planned_outputs++;
   }

@@ -14,8 +14,10 @@ inline constexpr std::int32_t kMaxPriority = 63;
 struct RequestInfo {
   SequenceId sequence;              // never reused
   std::int32_t prompt_tokens = 0;   // >= 1
-  std::int32_t max_new_tokens = 0;  // >= 1; scoring ignores it
-  bool score = false;               // logits of every prompt token instead of new tokens
+  std::int32_t max_new_tokens = 0;  // >= 1; 0 without an answer
+  bool score = false;               // logits of every prompt token
+  bool answer = true;               // new tokens after the prompt; a request without has a score
+  bool guided = false;              // no token is planned before the one before it is known
   // The prompt, then the output: memory of the caller that stays where it is until the sequence has ended
   // (commit(), expire(), cancel()). Outputs that commit() accepts stand there before. Null: unknown tokens;
   // the request shares nothing.
@@ -35,7 +37,7 @@ struct RowResult {
 enum class EndReason : std::uint8_t {
   finished,  // RowResult::finished
   length,    // max_new_tokens
-  scored,    // every prompt token has its logits
+  scored,    // every prompt token has its logits, and no answer is wanted
 };
 
 struct Ended {

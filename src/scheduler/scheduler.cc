@@ -106,9 +106,9 @@ std::int64_t Scheduler::most_updates() const {
 // ---- requests ------------------------------------------------------------------------------------------
 
 Status Scheduler::check(const RequestInfo& info) const {
-  const std::int32_t output = info.score ? 0 : info.max_new_tokens;
+  const std::int32_t output = info.answer ? info.max_new_tokens : 0;
   if (info.prompt_tokens < 1) return bad_input("an empty prompt: give at least one token");
-  if (!info.score && output < 1) return bad_input(fmt::format("{} new tokens: ask for 1 or more", output));
+  if (info.answer && output < 1) return bad_input(fmt::format("{} new tokens: ask for 1 or more", output));
   if (info.priority < 0 || info.priority > kMaxPriority)
     return bad_input(fmt::format("priority {}: use 0 to {}", info.priority, kMaxPriority));
   const std::int64_t total = std::int64_t{info.prompt_tokens} + output;
@@ -116,7 +116,7 @@ Status Scheduler::check(const RequestInfo& info) const {
     const std::int32_t room = config_.max_context - info.prompt_tokens;
     return bad_input(fmt::format("{} prompt and {} new tokens are {}, the context is limited to {}: {}",
                                  info.prompt_tokens, output, total, config_.max_context,
-                                 room >= 1 && !info.score ? fmt::format("ask for at most {} new tokens", room)
+                                 room >= 1 && info.answer ? fmt::format("ask for at most {} new tokens", room)
                                                           : "shorten the prompt"));
   }
   Sequence sequence;
@@ -127,7 +127,7 @@ Status Scheduler::check(const RequestInfo& info) const {
         "the request needs KV for {} tokens, the whole cache holds one sequence of at most "
         "{}: use more --kv-memory, or {}",
         sequence.most_kv_tokens(), most_kv_tokens_,
-        room >= 1 && !info.score ? fmt::format("--max-tokens {} or less", room) : "shorten the prompt"));
+        room >= 1 && info.answer ? fmt::format("--max-tokens {} or less", room) : "shorten the prompt"));
   }
   if (waiting() >= config_.max_waiting) {
     return no_resources(fmt::format("{} requests are waiting, the limit is {}: try again later", waiting(),
@@ -274,9 +274,10 @@ void Scheduler::commit_row(const PlanRow& row, std::uint32_t record, const RowRe
   // A retracted sequence waits: its pages are gone, but the token of the step in flight counts.
   if (sequence.state == State::running) sequence.committed = kv::Committed{row.visible.tokens};
   sequence.generated += result.accepted;
-  if (sequence.info.score) sequence.scored = std::max(sequence.scored, row.visible.tokens);
-  const bool scored = sequence.info.score && sequence.scored == sequence.info.prompt_tokens;
-  const bool full = !sequence.info.score && sequence.generated == sequence.info.max_new_tokens;
+  if (sequence.info.score)
+    sequence.scored = std::max(sequence.scored, std::min(row.visible.tokens, sequence.info.prompt_tokens));
+  const bool scored = !sequence.info.answer && sequence.scored == sequence.info.prompt_tokens;
+  const bool full = sequence.info.answer && sequence.generated == sequence.info.max_new_tokens;
   if (!result.finished && !scored && !full) return;
   ended_.push_back(Ended{row.sequence, result.finished ? EndReason::finished
                                        : scored        ? EndReason::scored

@@ -8,6 +8,8 @@
 // that step then ends a sequence, the row already planned for it is void: its result is ignored, and slot and
 // pages come back when the last plan that names them is committed.
 //
+// A guided sequence sits out the plan that is made while a token of its own is on its way; the others go on.
+//
 // Prefixes. What a plan computes of a prompt joins the prefix tree in the plan after it (a copy or a row that
 // reads it runs later on the same stream); output and tail join when the sequence ends or is retracted. At
 // admission the longest known prefix is taken over: whole pages by reference, of the page in which it ends

@@ -153,7 +153,7 @@ TEST(Scheduler, RetractsTheYoungestAndResumesIt) {
 
 TEST(Scheduler, ScoringAsksForEveryPositionOnce) {
   Rig rig({kFull4}, 100, {2, 5, 100, 10});
-  ASSERT_TRUE(rig.scheduler->submit({SequenceId{1}, 12, 7, true}).ok());
+  ASSERT_TRUE(rig.scheduler->submit({SequenceId{1}, 12, 0, true, false}).ok());
   std::int32_t next = 0;
   std::vector<Ended> ended;
   while (rig.scheduler->has_work()) {

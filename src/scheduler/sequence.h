@@ -53,10 +53,14 @@ struct Sequence {
   bool extending() const { return planned < literals; }
   // Tokens whose KV it can ever need: the last output is never written.
   std::int32_t most_kv_tokens() const {
-    return info.score ? info.prompt_tokens : info.prompt_tokens + info.max_new_tokens - 1;
+    return info.answer ? info.prompt_tokens + info.max_new_tokens - 1 : info.prompt_tokens;
   }
-  // Its prompt is in the cache and a further output is wanted.
-  bool decoding() const { return !info.score && !extending() && planned_outputs < info.max_new_tokens; }
+  // What its next token may be depends on one that is still on its way.
+  bool awaits_token() const { return info.guided && planned_outputs > generated; }
+  // Its prompt is in the cache and a further output is wanted, now.
+  bool decoding() const {
+    return info.answer && !extending() && planned_outputs < info.max_new_tokens && !awaits_token();
+  }
   // Tokens in the cache whose ids the host knows.
   std::int32_t known() const { return std::max(committed.tokens, std::min(planned, literals)); }
   std::span<const std::int32_t> tokens(std::int32_t count) const {

@@ -187,6 +187,8 @@ class Simulation {
     client.info.prompt_tokens = 1 + static_cast<int>(random_() % (random_() % 2 == 0 ? 8 : 60));
     client.info.max_new_tokens = 1 + static_cast<int>(random_() % 40);
     client.info.score = random_() % 6 == 0;
+    client.info.answer = !client.info.score || random_() % 2 == 0;
+    client.info.guided = random_() % 4 == 0;
     client.info.priority = static_cast<int>(random_() % 3);
     client.info.deadline_us = random_() % 10 == 0 ? now_ + 1 + static_cast<int>(random_() % 30) : 0;
     client.stop_after = random_() % 2 == 0 ? 1 + static_cast<int>(random_() % 40) : 0;
@@ -248,7 +250,7 @@ class Simulation {
         client.outputs += result.accepted;
         if (row.yields_token) client.tokens.push_back(samples_.front()[r]);
         result.finished = row.yields_token && client.outputs == client.stop_after;
-        if (client.info.score && row.logits_count > 0) {
+        if (client.info.score && client.scored < client.info.prompt_tokens && row.logits_count > 0) {
           EXPECT_EQ(row.logits_begin, client.scored);
           client.scored += row.logits_count;
         }
@@ -289,6 +291,10 @@ class Simulation {
       ASSERT_EQ(row.first_row, rows);
       ASSERT_GE(row.query_count, 1);
       ASSERT_LE(row.visible.tokens, row.allocated.tokens);
+      const Client& client = clients_.at(row.sequence.value);
+      if (client.info.guided && row.yields_token) {
+        ASSERT_EQ(row.output_index, client.outputs) << "a token before this one is not known";
+      }
       rows += row.query_count;
     }
     ASSERT_EQ(rows, plan.total_q);

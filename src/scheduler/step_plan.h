@@ -39,7 +39,7 @@ struct PlanRow {
   kv::Visible visible;             // keys after this row: query_begin + query_count
   kv::Allocated allocated;         // the least over the groups
   std::int32_t logits_begin = 0;   // positions [logits_begin, logits_begin + logits_count) need logits: none,
-  std::int32_t logits_count = 0;   // the last one, or (scoring) all that were not scored before
+  std::int32_t logits_count = 0;   // the last one, or (scoring) those of the prompt not scored before
   std::int32_t output_index = 0;   // with yields_token: 0 for the first generated token of the sequence
   std::int32_t updates_begin = 0;  // the row's part of StepPlan::updates: new pages, released entries
   std::int32_t updates_count = 0;

@@ -21,6 +21,7 @@ SampleScratch carve_sample(Carver& carver, std::int64_t vocab) {
   s.scaled = carver.take<float>(vocab);
   s.weight = carver.take<float>(vocab);
   s.ids = carver.take<std::int32_t>(vocab);
+  s.logits = carver.take<float>(vocab);
   return s;
 }
 
@@ -56,6 +57,12 @@ void run_sample_row(const SampleTask& task, std::int64_t i, int thread) {
   row.tokens = history;
   row.token_count = static_cast<std::int32_t>(std::min<std::int64_t>(length, a.state.history_stride));
   row.prompt_length = a.state.prompt_length[slot];
+  const std::int32_t mask = a.mask_row == nullptr ? -1 : a.mask_row[i];
+  if (mask >= 0) row.mask = a.masks + mask * mask_words(vocab);
+  if (row.changes_logits()) {
+    std::copy_n(row.logits, vocab, scratch.logits);
+    row.logits = scratch.logits;
+  }
   const std::int32_t token = sample_row(row, *task.math, scratch);
   const std::int32_t next = std::max(token, 0);
   a.out_token[i] = token;

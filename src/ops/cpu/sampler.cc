@@ -54,6 +54,22 @@ void apply_bias(const SampleRow& row) {
   }
 }
 
+// False when nothing is left.
+bool apply_mask(const SampleRow& row) {
+  if (row.mask == nullptr) return true;
+  constexpr std::int32_t kBits = 32;
+  bool possible = false;
+  for (std::int32_t begin = 0; begin < row.vocab; begin += kBits) {
+    const std::uint32_t word = row.mask[begin / kBits];
+    const std::int32_t end = std::min(row.vocab, begin + kBits);
+    for (std::int32_t i = begin; i < end; ++i) {
+      if ((word >> (i - begin) & 1u) == 0) row.logits[i] = -std::numeric_limits<float>::infinity();
+      possible = possible || row.logits[i] > -std::numeric_limits<float>::infinity();
+    }
+  }
+  return possible;
+}
+
 Border cut_top_k(const float* x, std::int32_t vocab, std::int32_t k, std::int32_t* ids) {
   if (k <= 0 || k >= vocab) return {};
   for (std::int32_t i = 0; i < vocab; ++i) ids[i] = i;
@@ -150,10 +166,16 @@ bool sound(const float* logits, std::int32_t n) {
   return bad == 0 && possible != 0;
 }
 
+bool SampleRow::changes_logits() const {
+  return mask != nullptr || params->bias_count > 0 || params->repetition_penalty != 1.0f ||
+         params->frequency_penalty != 0.0f || params->presence_penalty != 0.0f;
+}
+
 std::int32_t sample_row(const SampleRow& row, const RowMath& math, const SampleScratch& scratch) {
   if (!sound(row.logits, row.vocab)) return -1;
   apply_penalties(row, scratch.counts);
   apply_bias(row);
+  if (!apply_mask(row)) return -1;
   return choose(row, math, scratch);
 }
 

@@ -15,19 +15,23 @@ struct SampleScratch {
   float* scaled = nullptr;         // [vocab]
   float* weight = nullptr;         // [vocab]
   std::int32_t* ids = nullptr;     // [vocab]
+  float* logits = nullptr;         // [vocab]
 };
 
 struct SampleRow {
-  float* logits = nullptr;  // [vocab], changed in place by penalties and bias
+  float* logits = nullptr;  // [vocab], changed in place by penalties, bias and mask
   std::int32_t vocab = 0;
   const SamplingParams* params = nullptr;
   const LogitBias* bias = nullptr;       // [params->bias_count]
   const std::int32_t* tokens = nullptr;  // [token_count] prompt, then output
   std::int32_t token_count = 0;
   std::int32_t prompt_length = 0;
+  const std::uint32_t* mask = nullptr;  // [mask_words(vocab)], as in ops::Sample; null: every token
+
+  bool changes_logits() const;
 };
 
-// The next token; -1 when the logits are not sound.
+// The next token; -1 when the logits are not sound, or the mask leaves none.
 std::int32_t sample_row(const SampleRow& row, const RowMath& math, const SampleScratch& scratch);
 
 // No NaN, no +inf, and one value at least above -inf (which forbids a token).

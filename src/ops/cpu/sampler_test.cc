@@ -223,6 +223,39 @@ TEST(Sampling, LogitsWithoutADistributionGiveNoToken) {
   }
 }
 
+// A mask is what -inf in the logits of the others would be, after penalties and bias.
+TEST(Sampling, AMaskForbidsTheOthers) {
+  constexpr std::int32_t kVocab = 77;  // the last word is not full
+  Sampler sampler(kVocab);
+  const std::vector<float> logits = random_floats(kVocab, 6, 2.0f);
+  const std::vector<std::int32_t> tokens = {3, 5, 3, 70};
+  const std::vector<LogitBias> bias = {{76, 3.0f}, {1, 4.0f}};
+  const std::vector<std::uint32_t> mask = {0x8421f00fu, 0x00000000u, 0x00001041u};
+  for (int i = 0; i < 300; ++i) {
+    SamplingParams p{i % 3 == 0 ? 0.0f : 0.7f, i % 5 == 0 ? 4 : 0, i % 2 == 0 ? 1.0f : 0.8f};
+    p.repetition_penalty = 1.2f;
+    p.bias_count = 2;
+    p.seed = static_cast<std::uint64_t>(i);
+    std::vector<float> masked = logits;
+    SampleRow row{masked.data(), kVocab, &p, bias.data(), tokens.data(), 4, 1, mask.data()};
+    const SampleScratch scratch{sampler.counts.data(), sampler.scaled.data(), sampler.weight.data(),
+                                sampler.ids.data()};
+    const std::int32_t token = sample_row(row, sampler.math, scratch);
+    std::vector<float> forbidden = logits;
+    for (std::int32_t id = 0; id < kVocab; ++id) {
+      if ((mask[static_cast<std::size_t>(id / 32)] >> id % 32 & 1u) == 0)
+        forbidden[static_cast<std::size_t>(id)] = -INFINITY;
+    }
+    EXPECT_EQ(token, sampler(forbidden, p, bias, tokens, 1));
+    EXPECT_EQ(masked, forbidden) << "what is left is the same";
+  }
+  const std::vector<std::uint32_t> none = {0, 0, ~0u << 13};  // bits beyond the vocabulary are nobody's
+  std::vector<float> copy = logits;
+  const SamplingParams greedy;
+  SampleRow row{copy.data(), kVocab, &greedy, nullptr, nullptr, 0, 0, none.data()};
+  EXPECT_EQ(sample_row(row, sampler.math, {sampler.counts.data()}), -1);
+}
+
 // Through the op: slots, padding, history, any order of rows and number of threads.
 TEST(SampleOp, WritesTokensWhereTheNextStepReadsThem) {
   const std::int64_t vocab = 500;
@@ -236,6 +269,10 @@ TEST(SampleOp, WritesTokensWhereTheNextStepReadsThem) {
     const std::vector<StepRow> rows = {{2, 1, 0, -1}, {0, 1, 1, -1}, {1, 1, 2, -1}, {4, 3, 3, 0}};
     const std::vector<std::int32_t> index = {0, -1, 2, 3, 1};
     std::vector<float> logits = random_floats(5 * vocab, 12);
+    const std::vector<float> before = logits;
+    const std::vector<std::int32_t> mask_row = {-1, 0, -1, 1, -1};
+    std::vector<std::uint32_t> masks(2 * static_cast<std::size_t>(mask_words(vocab)), 0);
+    masks[static_cast<std::size_t>(mask_words(vocab)) + 12] = 1u << 9;  // only token 393
     std::vector<std::int32_t> out(5, -9);
     Sample args;
     args.state = {length.data(), last.data(), prompt.data(), history.data(), 16};
@@ -244,6 +281,8 @@ TEST(SampleOp, WritesTokensWhereTheNextStepReadsThem) {
     args.step_rows = rows.data();
     args.params = params.data();
     args.out_token = out.data();
+    args.mask_row = mask_row.data();
+    args.masks = masks.data();
     rig.ops->sample(args, *rig.stream);
     rig.stream->synchronize();
     EXPECT_EQ(last[2], out[0]);
@@ -254,6 +293,8 @@ TEST(SampleOp, WritesTokensWhereTheNextStepReadsThem) {
     EXPECT_EQ(history[2 * 16 + 6], out[0]);
     EXPECT_EQ(history[1 * 16 + 4], out[2]);
     EXPECT_EQ(history[4 * 16 + 5], out[3]);
+    EXPECT_EQ(out[3], 393) << "the mask of row 3";
+    EXPECT_EQ(logits, before) << "the logits stay";
     if (expected.empty()) expected = out;
     EXPECT_EQ(out, expected);
   }

@@ -71,10 +71,12 @@ class Sampler {
         me_(static_cast<int>(threadIdx.x)) {}
 
   __device__ std::int32_t run(const SamplingParams& p, const LogitBias* bias, const std::int32_t* tokens,
-                              std::int32_t token_count, std::int32_t prompt_length) {
+                              std::int32_t token_count, std::int32_t prompt_length,
+                              const std::uint32_t* mask) {
     if (!load()) return -1;
     apply_penalties(p, tokens, token_count, prompt_length);
     apply_bias(p, bias);
+    if (mask != nullptr && !apply_mask(mask)) return -1;
     const Cell best = argmax();
     if (!(p.temperature > 0.0f)) return best.id;
     largest_ = best.value / p.temperature;
@@ -217,6 +219,18 @@ class Sampler {
       }
     }
     __syncthreads();
+  }
+
+  // False when nothing is left. Slices start at multiples of eight, so a word may belong to two blocks.
+  __device__ bool apply_mask(const std::uint32_t* mask) {
+    std::int32_t possible = 0;
+    for (int i = me_; i < size_; i += kThreads) {
+      const int id = first_ + i;
+      if ((mask[id / 32] >> (id % 32) & 1u) == 0) x_[i] = -INFINITY;
+      possible |= x_[i] > -INFINITY;
+    }
+    const auto any = static_cast<std::uint64_t>(__syncthreads_or(possible) != 0);
+    return exchange({any, 0.0f, 0}, [](Cell a, const Cell& b) { return a.sum |= b.sum, a; }).sum != 0;
   }
 
   // The largest logit, ties to the lower id; NaN is passed over.
@@ -433,7 +447,9 @@ __global__ void __launch_bounds__(kThreads, 2) sample_kernel(const __grid_consta
   const SamplingParams params = a.s.params[slot];
   const LogitBias* bias = a.s.bias ? a.s.bias + std::int64_t{slot} * kMaxLogitBias : nullptr;
   const auto tokens = static_cast<std::int32_t>(min(static_cast<std::int64_t>(length), state.history_stride));
-  const std::int32_t token = sampler.run(params, bias, history, tokens, state.prompt_length[slot]);
+  const std::int32_t mask_row = a.s.mask_row == nullptr ? -1 : a.s.mask_row[row];
+  const std::uint32_t* mask = mask_row < 0 ? nullptr : a.s.masks + mask_row * mask_words(a.vocab);
+  const std::int32_t token = sampler.run(params, bias, history, tokens, state.prompt_length[slot], mask);
   // Nobody leaves, or changes the history, while another block still reads.
   cg::this_cluster().sync();
   if (!writes) return;

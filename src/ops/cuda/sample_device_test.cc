@@ -21,6 +21,8 @@ struct Batch {
   std::vector<LogitBias> bias;
   std::vector<std::int32_t> length, last, prompt, history, row_index;
   std::vector<StepRow> rows;
+  std::vector<std::int32_t> mask_row;  // empty: no masks
+  std::vector<std::uint32_t> masks;
 
   Batch(std::int64_t vocab_, std::int32_t count) : vocab(vocab_) {
     const auto slots = static_cast<std::size_t>(count) + 1;
@@ -52,6 +54,7 @@ Outcome on_host(Rig& rig, Batch batch) {
   s.params = batch.params.data();
   s.bias = batch.bias.empty() ? nullptr : batch.bias.data();
   s.out_token = out.tokens.data();
+  if (!batch.mask_row.empty()) s.mask_row = batch.mask_row.data(), s.masks = batch.masks.data();
   rig.host_ops->sample(s, *rig.host_stream);
   rig.host_stream->synchronize();
   out.last = batch.last;
@@ -74,6 +77,7 @@ Outcome on_device(Rig& rig, const Batch& batch, DType type = DType::f32) {
   s.params = rig.upload(batch.params);
   s.bias = batch.bias.empty() ? nullptr : rig.upload(batch.bias);
   s.out_token = tokens;
+  if (!batch.mask_row.empty()) s.mask_row = rig.upload(batch.mask_row), s.masks = rig.upload(batch.masks);
   rig.ops->sample(s, *rig.stream);
   Outcome out{rig.download(tokens, batch.row_index.size()), rig.download(last, batch.last.size()),
               rig.download(history, batch.history.size())};
@@ -181,8 +185,21 @@ TEST(SampleDevice, MixedBatchesOverRealVocabulariesAreTheCpus) {
             below(3) == 0 ? 7 : below(vocab), static_cast<float>(below(9)) - 4.0f};
     }
     batch.row_index[9] = -1;  // padding
+    // Every third row has a mask: about a quarter of the vocabulary, the last one nothing.
+    const auto words = static_cast<std::size_t>(mask_words(vocab));
+    for (std::int32_t r = 0; r < kRows; ++r) {
+      const bool masked = r % 3 == 2;
+      batch.mask_row.push_back(masked ? r / 3 : -1);
+      for (std::size_t w = 0; masked && w < words; ++w)
+        batch.masks.push_back(r == kRows - 1 ? 0u : static_cast<std::uint32_t>(random() & random()));
+    }
     const Outcome host = on_host(rig, batch), device = on_device(rig, batch);
     EXPECT_LE(differences(device.tokens, host.tokens), 1) << vocab;
+    EXPECT_EQ(device.tokens.back(), -1) << "nothing is allowed";
+    for (std::size_t r = 2; r + 1 < static_cast<std::size_t>(kRows); r += 3) {
+      const auto token = static_cast<std::size_t>(device.tokens[r]);
+      EXPECT_NE(batch.masks[r / 3 * words + token / 32] >> token % 32 & 1u, 0u) << "row " << r;
+    }
     if (differences(device.tokens, host.tokens) == 0) {
       EXPECT_EQ(device.last, host.last);
       EXPECT_EQ(device.history, host.history);
