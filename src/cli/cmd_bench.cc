@@ -1,4 +1,4 @@
-// `quire bench device|attention|step|scheduler|offline`: this machine's ceilings, and how near the engine
+// `quire bench device|attention|step|scheduler|offline|serve`: this machine's ceilings, and how near the engine
 // comes to them.
 #include <fmt/format.h>
 
@@ -271,7 +271,7 @@ Status scheduler_bench(const SchedulerFlags& flags) {
 }  // namespace
 
 std::vector<Command> make_bench(CLI::App& root) {
-  Flags group(root, "bench", "measure: device, attention, step, scheduler, offline");
+  Flags group(root, "bench", "measure: device, attention, step, scheduler, offline, serve");
   group.group();
 
   auto of_device = std::make_shared<DeviceFlags>();
@@ -326,7 +326,8 @@ std::vector<Command> make_bench(CLI::App& root) {
           {&scheduler_command.app(), of_scheduler->settings,
            [of_scheduler] { return scheduler_bench(*of_scheduler); },
            "--running, --waiting, --steps or --context"},
-          make_bench_offline(group.app())};
+          make_bench_offline(group.app()),
+          make_bench_serve(group.app())};
 }
 
 }  // namespace quire::cli

@@ -36,8 +36,9 @@ Command make_info(CLI::App& root);
 Command make_config(CLI::App& root);
 Command make_simulate(CLI::App& root);
 Command make_replay(CLI::App& root);
-std::vector<Command> make_bench(CLI::App& root);  // device, attention, step, scheduler, offline
-Command make_bench_offline(CLI::App& group);      // one of make_bench
+std::vector<Command> make_bench(CLI::App& root);  // device, attention, step, scheduler, offline, serve
+Command make_bench_offline(CLI::App& group);      // these two of make_bench
+Command make_bench_serve(CLI::App& group);
 
 // The code of a Status whose message was said already: a failed check.
 Error check_failed_error();

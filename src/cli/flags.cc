@@ -46,6 +46,12 @@ Flags& Flags::number(const char* name, std::uint64_t* target, const char* help) 
   return *this;
 }
 
+Flags& Flags::number(const char* name, double* target, double low, double high, const char* help) {
+  CLI::Option* option = app_->add_option(name, *target, help)->check(CLI::Range(low, high));
+  if (*target != 0.0) option->capture_default_str();
+  return *this;
+}
+
 Flags& Flags::list(const char* name, std::vector<int>* target, const char* help) {
   app_->add_option(name, *target, help)->delimiter(',');
   return *this;

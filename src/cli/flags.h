@@ -29,6 +29,7 @@ class Flags {
   // low..high.
   Flags& number(const char* name, int* target, int low, int high, const char* help);
   Flags& number(const char* name, std::uint64_t* target, const char* help);
+  Flags& number(const char* name, double* target, double low, double high, const char* help);
   Flags& list(const char* name, std::vector<int>* target, const char* help);           // 1,2,3
   Flags& texts(const char* name, std::vector<std::string>* target, const char* help);  // may repeat
   // A command that only groups others: one of them must be named.

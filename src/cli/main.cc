@@ -46,7 +46,7 @@ int report_parse_error(const CLI::ParseError& error, const CLI::App& app) {
     message = fmt::format("unknown argument {}{}", name, did_you_mean(name, views));
   }
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && app.get_name() == "bench")
-    message = "bench what? give one of device, attention, step, scheduler and offline";
+    message = "bench what? give one of device, attention, step, scheduler, offline and serve";
   fmt::print(stderr, "quire: {}\n", message);
   return static_cast<int>(Code::bad_input);
 }
