@@ -120,7 +120,17 @@ Result<std::string> detokenized(const tokenizer::Tokenizer& tokenizer, std::stri
 
 Result<std::string> rendered(const ChatTemplate& chat_template, const TemplateTokens& defaults,
                              std::string_view line) {
-  QUIRE_TRY(fields, Fields::read(line));
+  QUIRE_TRY(inputs, conversation_inputs(defaults, line));
+  QUIRE_TRY(chat, chat_template.render(inputs));
+  return dumped(Json{{"text", chat.text}});
+}
+
+std::string line_of(Result<std::string> result) { return result ? *result : error_line(result.error()); }
+
+}  // namespace
+
+Result<ChatInputs> conversation_inputs(const TemplateTokens& defaults, std::string_view conversation) {
+  QUIRE_TRY(fields, Fields::read(conversation));
   ChatInputs inputs;
   inputs.messages = fields.raw("messages");
   if (inputs.messages.empty()) return bad_input("the line has no \"messages\"");
@@ -135,13 +145,8 @@ Result<std::string> rendered(const ChatTemplate& chat_template, const TemplateTo
   inputs.bos_token = bos;
   inputs.eos_token = eos;
   inputs.now = now;
-  QUIRE_TRY(chat, chat_template.render(inputs));
-  return dumped(Json{{"text", chat.text}});
+  return inputs;
 }
-
-std::string line_of(Result<std::string> result) { return result ? *result : error_line(result.error()); }
-
-}  // namespace
 
 std::string tokenize_line(const tokenizer::Tokenizer& tokenizer, std::string_view line) {
   return line_of(tokenized(tokenizer, line));

@@ -24,6 +24,9 @@ struct TemplateTokens {
   std::string eos_token;
 };
 
+// What render_line reads, as inputs of a template.
+Result<ChatInputs> conversation_inputs(const TemplateTokens& defaults, std::string_view conversation);
+
 // {"messages", "tools", "documents", "kwargs", "add_generation_prompt" (default true), "bos_token",
 // "eos_token", "now"} -> {"text"}
 std::string render_line(const ChatTemplate& chat_template, const TemplateTokens& defaults,

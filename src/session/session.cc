@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -36,38 +37,56 @@ class SessionImpl final : public Session {
   Result<std::string> render(const std::vector<Message>& messages) const override;
 
  private:
-  Result<session::RenderedChat> render_chat(const std::vector<Message>& messages) const;
+  struct Live {
+    session::Answer answer;
+    std::int32_t prompt_tokens = 0;
+    std::vector<std::int32_t> scored_prompt;  // empty: it is not scored
+    std::size_t scored = 0;                   // tokens of it that were reported
+    std::int32_t cached_tokens = 0;           // these as in Output, from the first token on
+    std::string cache_miss = {};
+    double queued_s = 0.0;
+  };
+  Result<session::RenderedChat> render_chat(const session::ChatInputs& inputs) const;
+  session::ChatInputs inputs_of(const std::vector<Message>& messages) const;
   Result<std::vector<std::int32_t>> prompt_of(const TextRequest& request) const;
   Result<Request> engine_request(const TextRequest& request) const;
   Result<tokenizer::StopMatcher> stops_of(const TextRequest& request) const;
+  TextLogprob logprob_of(std::int32_t token, float logprob,
+                         const std::vector<std::pair<std::int32_t, float>>& top) const;
+  void report_scores(const Output& output, Live& live, TextOutput& text) const;
   void deliver(const Output& output, std::vector<TextOutput>& outputs);
 
   std::unique_ptr<session::TextModel> text_;
   std::unique_ptr<Engine> engine_;
-  struct Live {
-    session::Answer answer;
-    std::int32_t prompt_tokens = 0;
-    std::int32_t cached_tokens = 0;  // these as in Output, from the first token on
-    std::string cache_miss = {};
-    double queued_s = 0.0;
-  };
   std::map<RequestId, Live> live_;
   std::vector<Output> engine_outputs_;
 };
 
-Result<session::RenderedChat> SessionImpl::render_chat(const std::vector<Message>& messages) const {
-  QUIRE_TRY(chat_template, text_->chat_template());
+session::ChatInputs SessionImpl::inputs_of(const std::vector<Message>& messages) const {
   session::ChatInputs inputs;
   inputs.messages = session::messages_json(messages);
   inputs.bos_token = text_->template_tokens().bos_token;
   inputs.eos_token = text_->template_tokens().eos_token;
+  return inputs;
+}
+
+Result<session::RenderedChat> SessionImpl::render_chat(const session::ChatInputs& inputs) const {
+  QUIRE_TRY(chat_template, text_->chat_template());
   return chat_template->render(inputs);
 }
 
 Result<std::vector<std::int32_t>> SessionImpl::prompt_of(const TextRequest& request) const {
   if (!request.ids.empty()) return request.ids;
-  if (request.messages.empty()) return tokenize(request.text, request.add_special_tokens);
-  QUIRE_TRY(chat, render_chat(request.messages));
+  session::ChatInputs inputs;
+  if (!request.conversation.empty()) {
+    QUIRE_TRY(read, session::conversation_inputs(text_->template_tokens(), request.conversation));
+    inputs = std::move(read);
+  } else if (!request.messages.empty()) {
+    inputs = inputs_of(request.messages);
+  } else {
+    return tokenize(request.text, request.add_special_tokens);
+  }
+  QUIRE_TRY(chat, render_chat(inputs));
   QUIRE_TRY(tokenizer, text_->tokenizer());
   tokenizer::EncodeOptions options;
   options.add_special = false;  // the template writes its own
@@ -76,7 +95,6 @@ Result<std::vector<std::int32_t>> SessionImpl::prompt_of(const TextRequest& requ
 }
 
 Result<Request> SessionImpl::engine_request(const TextRequest& request) const {
-  if (!request.conversation.empty()) return bad_input("a conversation as JSON cannot be had: use messages");
   if (request.format != AnswerFormat::text || request.tool_use != ToolUse::automatic)
     return bad_input("an answer cannot be held to a format: use text");
   QUIRE_TRY(prompt, prompt_of(request));
@@ -116,10 +134,12 @@ Result<RequestId> SessionImpl::submit(const TextRequest& request) {
   QUIRE_TRY(one, engine_request(request));
   QUIRE_TRY(stops, stops_of(request));
   const auto prompt_tokens = static_cast<std::int32_t>(one.prompt.size());
+  std::vector<std::int32_t> scored_prompt;
+  if (request.score) scored_prompt = one.prompt;
   QUIRE_TRY(id, engine_->submit(std::move(one)));
   const Result<const tokenizer::Tokenizer*> tokenizer = text_->tokenizer();
   session::Answer answer(tokenizer.ok() ? tokenizer.value() : nullptr, std::move(stops));
-  live_.emplace(id, Live{std::move(answer), prompt_tokens});
+  live_.emplace(id, Live{std::move(answer), prompt_tokens, std::move(scored_prompt)});
   return id;
 }
 
@@ -131,16 +151,44 @@ Result<TextRequest> SessionImpl::prepare(TextRequest request) const {
 
 void SessionImpl::cancel(RequestId id) { engine_->cancel(id); }
 
+TextLogprob SessionImpl::logprob_of(std::int32_t token, float logprob,
+                                    const std::vector<std::pair<std::int32_t, float>>& top) const {
+  const Result<const tokenizer::Tokenizer*> tokenizer = text_->tokenizer();
+  const auto bytes = [&](std::int32_t id) {
+    return tokenizer.ok() ? std::string(tokenizer.value()->bytes_of(id)) : std::string();
+  };
+  TextLogprob text{.id = token, .logprob = logprob, .bytes = bytes(token), .top = {}};
+  for (const auto& [id, likely] : top) text.top.push_back({id, likely, bytes(id)});
+  return text;
+}
+
+// The engine tells of the distribution after token i, that is of token i + 1.
+void SessionImpl::report_scores(const Output& output, Live& live, TextOutput& text) const {
+  if (output.scored.empty()) return;
+  const std::vector<std::int32_t>& prompt = live.scored_prompt;
+  if (live.scored == 0) {
+    text.prompt.push_back(logprob_of(prompt[0], std::numeric_limits<float>::quiet_NaN(), {}));
+    live.scored = 1;
+  }
+  for (const Scored& scored : output.scored) {
+    if (live.scored == prompt.size()) break;  // after the last token comes the answer
+    text.prompt.push_back(logprob_of(prompt[live.scored++], scored.logprob, scored.top));
+  }
+}
+
 void SessionImpl::deliver(const Output& output, std::vector<TextOutput>& outputs) {
   const auto found = live_.find(output.id);
   if (found == live_.end()) return;  // ended by a stop string before; later tokens are dropped
   session::Answer& answer = found->second.answer;
   TextOutput text;
   text.id = output.id;
-  for (const std::int32_t token : output.tokens) {
-    if (answer.stopped()) break;
+  report_scores(output, found->second, text);
+  for (std::size_t i = 0; i < output.tokens.size() && !answer.stopped(); ++i) {
+    const std::int32_t token = output.tokens[i];
     text.text += answer.push(token);
     text.tokens.push_back(token);
+    if (output.logprobs.empty()) continue;
+    text.logprobs.push_back(logprob_of(token, output.logprobs[i].logprob, output.logprobs[i].top));
   }
   if (!output.cache_miss.empty()) {
     found->second.cached_tokens = output.cached_tokens;
@@ -191,7 +239,7 @@ Result<std::string> SessionImpl::detokenize(const std::vector<std::int32_t>& ids
 }
 
 Result<std::string> SessionImpl::render(const std::vector<Message>& messages) const {
-  QUIRE_TRY(chat, render_chat(messages));
+  QUIRE_TRY(chat, render_chat(inputs_of(messages)));
   return chat.text;
 }
 
