@@ -1,0 +1,180 @@
+#include "grammar/grammar.h"
+
+#include <fmt/format.h>
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/check.h"
+#include "grammar/schema.h"
+
+namespace quire::grammar {
+namespace {
+
+constexpr std::int32_t kBits = 32;
+constexpr int kRecursionMax = 500;  // of xgrammar's own descent, for threads with small stacks
+
+using Words = std::vector<std::int32_t>;
+
+class GrammarGuide final : public Guide {
+ public:
+  GrammarGuide(const xgrammar::CompiledGrammar& compiled, std::span<const std::int32_t> stop_tokens)
+      : matcher_(compiled, std::vector<int>(stop_tokens.begin(), stop_tokens.end())),
+        vocabulary_(compiled.GetTokenizerInfo().GetVocabSize()),
+        words_(static_cast<std::size_t>(xgrammar::GetBitmaskSize(vocabulary_))) {}
+
+  bool mask(std::span<std::uint32_t> allowed) override {
+    std::fill(allowed.begin(), allowed.end(), 0u);
+    if (!broken_ && !fill()) return false;
+    if (broken_) return true;
+    const std::size_t words = std::min(words_.size(), allowed.size());
+    for (std::size_t i = 0; i < words; ++i) allowed[i] = static_cast<std::uint32_t>(words_[i]);
+    // Bits behind the vocabulary are nobody's.
+    if (vocabulary_ % kBits != 0 && words == words_.size())
+      allowed[words - 1] &= (1u << (vocabulary_ % kBits)) - 1;
+    return true;
+  }
+
+  void accept(std::int32_t token) override {
+    if (broken_ || ended_) return;
+    try {
+      broken_ = !matcher_.AcceptToken(token);
+      ended_ = !broken_ && (matcher_.IsTerminated() || (matcher_.IsCompleted() && only_stops()));
+    } catch (const std::exception&) {
+      broken_ = true;
+    }
+  }
+
+  bool ended() const override { return ended_; }
+
+ private:
+  // False when every token may come.
+  bool fill() {
+    std::int64_t shape = static_cast<std::int64_t>(words_.size());
+    DLTensor tensor{words_.data(), {kDLCPU, 0}, 1, xgrammar::GetBitmaskDLType(), &shape, nullptr, 0};
+    try {
+      return matcher_.FillNextTokenBitmask(&tensor);
+    } catch (const std::exception&) {
+      broken_ = true;
+      return true;
+    }
+  }
+  bool only_stops() {
+    if (!fill()) return false;
+    for (const int stop : matcher_.GetStopTokenIds()) {
+      if (stop >= 0 && stop < vocabulary_)
+        words_[static_cast<std::size_t>(stop / kBits)] &= ~static_cast<std::int32_t>(1u << (stop % kBits));
+    }
+    return std::all_of(words_.begin(), words_.end(), [](std::int32_t word) { return word == 0; });
+  }
+
+  xgrammar::GrammarMatcher matcher_;
+  std::int32_t vocabulary_;
+  Words words_;
+  bool broken_ = false;  // no token may come: the request fails
+  bool ended_ = false;
+};
+
+class Maker final : public GuideMaker {
+ public:
+  Maker(xgrammar::CompiledGrammar compiled, std::vector<std::int32_t> stop_tokens)
+      : compiled_(std::move(compiled)), stop_tokens_(std::move(stop_tokens)) {}
+  std::shared_ptr<Guide> make() const override {
+    return std::make_shared<GrammarGuide>(compiled_, stop_tokens_);
+  }
+
+ private:
+  xgrammar::CompiledGrammar compiled_;
+  std::vector<std::int32_t> stop_tokens_;
+};
+
+// What xgrammar says has its own place in its sources before it: "[12:00:00] /a/b.cc:12: message".
+std::string reason(const std::exception& error) {
+  std::string text = error.what();
+  const std::size_t source = text.find(".cc:");
+  const std::size_t colon = source == std::string::npos ? source : text.find(": ", source);
+  if (colon != std::string::npos) text = text.substr(colon + 2);
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  constexpr std::size_t kMost = 400;
+  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
+  return text;
+}
+
+class XgrammarCompiler final : public Compiler {
+ public:
+  XgrammarCompiler(const xgrammar::TokenizerInfo& info, std::span<const std::int32_t> stop_tokens)
+      : compiler_(info, /*max_threads=*/1, /*cache_enabled=*/true, kCacheBytes),
+        stop_tokens_(stop_tokens.begin(), stop_tokens.end()) {}
+
+  Result<std::shared_ptr<const GuideMaker>> json_object() override {
+    return made("JSON object", [this] {
+      return compiler_.CompileJSONSchema(R"({"type":"object"})", true, {}, {}, /*strict_mode=*/false,
+                                         kWhitespaceMax);
+    });
+  }
+  Result<std::shared_ptr<const GuideMaker>> json_schema(const std::string& schema) override {
+    QUIRE_TRY_STATUS(sized("schema", schema));
+    QUIRE_TRY_STATUS(check_schema(schema));
+    return made("schema", [&] {
+      return compiler_.CompileJSONSchema(schema, true, {}, {}, /*strict_mode=*/true, kWhitespaceMax);
+    });
+  }
+  Result<std::shared_ptr<const GuideMaker>> ebnf(const std::string& text) override {
+    QUIRE_TRY_STATUS(sized("grammar", text));
+    return made("grammar", [&] { return compiler_.CompileGrammar(text, "root"); });
+  }
+  Result<std::shared_ptr<const GuideMaker>> structural_tag(const std::string& json) override {
+    return made("tool schemas", [&] { return compiler_.CompileStructuralTag(json); });
+  }
+
+ private:
+  // Of white space in a row: without a bound a model that likes it never ends.
+  static constexpr int kWhitespaceMax = 8;
+
+  static Status sized(const char* what, const std::string& text) {
+    if (text.size() <= kGrammarBytesMax) return {};
+    return bad_input(fmt::format("the {} has {} bytes: at most {}", what, text.size(), kGrammarBytesMax));
+  }
+
+  template <class F>
+  Result<std::shared_ptr<const GuideMaker>> made(const char* what, F&& compile) {
+    try {
+      return std::shared_ptr<const GuideMaker>(std::make_shared<Maker>(compile(), stop_tokens_));
+    } catch (const std::exception& error) {
+      return bad_input(fmt::format("the {} cannot be compiled: {}", what, reason(error)));
+    }
+  }
+
+  xgrammar::GrammarCompiler compiler_;
+  std::vector<std::int32_t> stop_tokens_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Compiler>> Compiler::create(const tokenizer::Tokenizer& tokenizer,
+                                                   std::span<const std::int32_t> stop_tokens,
+                                                   std::span<const std::string_view> markers) {
+  const auto size = static_cast<std::int32_t>(tokenizer.vocabulary_size());
+  std::vector<std::string> bytes(static_cast<std::size_t>(size));
+  for (std::int32_t id = 0; id < size; ++id) {
+    const std::string_view text = tokenizer.bytes_of(id);
+    const bool marker = std::find(markers.begin(), markers.end(), text) != markers.end();
+    // An empty entry never comes but as a stop token.
+    if (!tokenizer.is_special(id) || marker) bytes[static_cast<std::size_t>(id)] = text;
+  }
+  std::vector<std::int32_t> stops;
+  for (const std::int32_t stop : stop_tokens) {
+    if (stop >= 0 && stop < size) stops.push_back(stop);
+  }
+  try {
+    xgrammar::SetMaxRecursionDepth(kRecursionMax);
+    const xgrammar::TokenizerInfo info(bytes, xgrammar::VocabType::RAW, size, stops);
+    return std::unique_ptr<Compiler>(std::make_unique<XgrammarCompiler>(info, stops));
+  } catch (const std::exception& error) {
+    return bad_input(fmt::format("the vocabulary cannot be used for grammars: {}", reason(error)));
+  }
+}
+
+}  // namespace quire::grammar

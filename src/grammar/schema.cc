@@ -1,0 +1,163 @@
+#include "grammar/schema.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace quire::grammar {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::array<std::string_view, 13> kNotEnforced = {
+    "not",          "if",       "then",        "else",        "dependentRequired", "dependentSchemas",
+    "dependencies", "contains", "minContains", "maxContains", "$dynamicRef",       "$recursiveRef",
+    "contentSchema"};
+constexpr std::array<std::string_view, 4> kCombining = {"$ref", "anyOf", "oneOf", "allOf"};
+// Beside one of kCombining these would be hidden by it.
+constexpr std::array<std::string_view, 24> kHidden = {"type",
+                                                      "enum",
+                                                      "const",
+                                                      "properties",
+                                                      "required",
+                                                      "additionalProperties",
+                                                      "patternProperties",
+                                                      "propertyNames",
+                                                      "unevaluatedProperties",
+                                                      "minProperties",
+                                                      "maxProperties",
+                                                      "items",
+                                                      "prefixItems",
+                                                      "unevaluatedItems",
+                                                      "minItems",
+                                                      "maxItems",
+                                                      "minLength",
+                                                      "maxLength",
+                                                      "pattern",
+                                                      "minimum",
+                                                      "maximum",
+                                                      "exclusiveMinimum",
+                                                      "exclusiveMaximum",
+                                                      "multipleOf"};
+constexpr std::array<std::string_view, 6> kCounts = {"minLength", "maxLength",     "minItems",
+                                                     "maxItems",  "minProperties", "maxProperties"};
+
+// One walk over a schema; `at` is the place for messages, as a JSON pointer.
+class Check {
+ public:
+  Status schema(const Json& value, const std::string& at) {
+    if (value.is_boolean()) return {};
+    if (!value.is_object())
+      return bad_input(fmt::format("{} is no schema: use an object, true or false", at));
+    if (++nodes_ > kSchemaNodesMax)
+      return bad_input(fmt::format("the schema holds over {} schemas: use a smaller one", kSchemaNodesMax));
+    QUIRE_TRY_STATUS(keywords(value, at));
+    return children(value, at);
+  }
+
+ private:
+  static Status keywords(const Json& value, const std::string& at) {
+    for (const std::string_view keyword : kNotEnforced) {
+      if (value.contains(keyword))
+        return bad_input(
+            fmt::format("{}/{}: an answer cannot be held to this keyword: leave it out", at, keyword));
+    }
+    if (value.contains("uniqueItems") && value["uniqueItems"] != false)
+      return bad_input(fmt::format("{}/uniqueItems: an answer cannot be held to it: leave it out", at));
+    if (value.contains("allOf") && value["allOf"].is_array() && value["allOf"].size() > 1)
+      return bad_input(fmt::format("{}/allOf has {} schemas: write them as one", at, value["allOf"].size()));
+    QUIRE_TRY_STATUS(combining(value, at));
+    const bool lengths = value.contains("minLength") || value.contains("maxLength");
+    for (const std::string_view other : {"pattern", "format"}) {
+      if (lengths && value.contains(other))
+        return bad_input(fmt::format("{}: {} hides minLength and maxLength: use one of them", at, other));
+    }
+    if (value.contains("pattern") && value["pattern"].is_string() &&
+        value["pattern"].get_ref<const std::string&>().size() > kPatternBytesMax)
+      return bad_input(fmt::format("{}/pattern is over {} bytes", at, kPatternBytesMax));
+    return counts(value, at);
+  }
+
+  static Status combining(const Json& value, const std::string& at) {
+    std::string_view one;
+    for (const std::string_view keyword : kCombining) {
+      if (!value.contains(keyword)) continue;
+      if (!one.empty()) return bad_input(fmt::format("{}: {} hides {}: use one of them", at, one, keyword));
+      one = keyword;
+    }
+    if (one.empty()) return {};
+    for (const std::string_view keyword : kHidden) {
+      if (value.contains(keyword))
+        return bad_input(
+            fmt::format("{}: {} hides {}: put it into the schemas that {} names", at, one, keyword, one));
+    }
+    return {};
+  }
+
+  static Status counts(const Json& value, const std::string& at) {
+    for (const std::string_view keyword : kCounts) {
+      if (!value.contains(keyword)) continue;
+      const Json& count = value[keyword];
+      if (!count.is_number_integer() || count < 0 || count > kRepetitionsMax)
+        return bad_input(fmt::format("{}/{} is {}: use 0 to {}", at, keyword, count.dump(), kRepetitionsMax));
+    }
+    return {};
+  }
+
+  Status children(const Json& value, const std::string& at) {
+    for (const std::string_view one :
+         {"items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames"}) {
+      if (value.contains(one) && !value[one].is_array())
+        QUIRE_TRY_STATUS(schema(value[one], fmt::format("{}/{}", at, one)));
+    }
+    for (const std::string_view list : {"items", "prefixItems", "anyOf", "oneOf", "allOf"}) {
+      if (!value.contains(list) || !value[list].is_array()) continue;
+      for (std::size_t i = 0; i < value[list].size(); ++i)
+        QUIRE_TRY_STATUS(schema(value[list][i], fmt::format("{}/{}/{}", at, list, i)));
+    }
+    for (const std::string_view map : {"properties", "patternProperties", "$defs", "definitions"}) {
+      if (!value.contains(map)) continue;
+      if (!value[map].is_object()) return bad_input(fmt::format("{}/{} must be an object", at, map));
+      for (const auto& [name, inner] : value[map].items())
+        QUIRE_TRY_STATUS(schema(inner, fmt::format("{}/{}/{}", at, map, name)));
+    }
+    return {};
+  }
+
+  std::size_t nodes_ = 0;
+};
+
+}  // namespace
+
+int json_depth(std::string_view text) {
+  int depth = 0;
+  int deepest = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == '[' || c == '{')) {
+      deepest = std::max(deepest, ++depth);
+    } else if (!in_string && (c == ']' || c == '}')) {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+Status check_schema(std::string_view schema) {
+  const int depth = json_depth(schema);
+  if (depth > kSchemaDepthMax)
+    return bad_input(fmt::format("the schema is {} levels deep: at most {}", depth, kSchemaDepthMax));
+  const Json json = Json::parse(schema, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return bad_input("the schema is not JSON");
+  return Check().schema(json, "#");
+}
+
+}  // namespace quire::grammar
