@@ -6,9 +6,10 @@
 
 namespace quire::session {
 
-Answer::Answer(const tokenizer::Tokenizer* tokenizer, tokenizer::StopMatcher stops)
+Answer::Answer(const tokenizer::Tokenizer* tokenizer, tokenizer::StopMatcher stops,
+               std::vector<tokenizer::TokenId> kept)
     : stops_(std::move(stops)) {
-  if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, /*skip_special=*/true);
+  if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, /*skip_special=*/true, std::move(kept));
 }
 
 std::string Answer::push(std::int32_t token) {

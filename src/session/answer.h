@@ -5,16 +5,19 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tokenizer/detokenizer.h"
 #include "tokenizer/stop.h"
 
 namespace quire::session {
 
-// Not thread-safe: one per request. `tokenizer` outlives it; null: ids only, the text stays empty.
+// Not thread-safe: one per request. `tokenizer` outlives it; null: ids only, the text stays empty. `kept`:
+// special tokens that are part of the text.
 class Answer {
  public:
-  Answer(const tokenizer::Tokenizer* tokenizer, tokenizer::StopMatcher stops);
+  Answer(const tokenizer::Tokenizer* tokenizer, tokenizer::StopMatcher stops,
+         std::vector<tokenizer::TokenId> kept = {});
 
   // The text that this token makes known; empty while a character is incomplete or a stop string may begin.
   // REQUIRES !stopped().

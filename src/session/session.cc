@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "session/answer.h"
+#include "session/guides.h"
 #include "session/messages_json.h"
 #include "session/text_model.h"
+#include "session/tools/syntax.h"
 
 namespace quire {
 
@@ -21,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 class SessionImpl final : public Session {
  public:
   SessionImpl(std::unique_ptr<session::TextModel> text, std::unique_ptr<Engine> engine)
-      : text_(std::move(text)), engine_(std::move(engine)) {}
+      : text_(std::move(text)), guides_(*text_), engine_(std::move(engine)) {}
 
   Engine& engine() override { return *engine_; }
   const GenerationDefaults& defaults() const override { return text_->defaults(); }
@@ -29,7 +31,7 @@ class SessionImpl final : public Session {
   Result<std::vector<std::int32_t>> check(const TextRequest& request) const override;
   Result<TextRequest> prepare(TextRequest request) const override;
   void cancel(RequestId id) override;
-  ToolFormat tool_format() const override { return ToolFormat::none; }
+  ToolFormat tool_format() const override { return text_->tool_syntax().format; }
   bool step(std::vector<TextOutput>& outputs) override;
   Result<std::vector<std::int32_t>> tokenize(std::string_view text, bool add_special_tokens) const override;
   Result<std::string> detokenize(const std::vector<std::int32_t>& ids,
@@ -50,6 +52,8 @@ class SessionImpl final : public Session {
   session::ChatInputs inputs_of(const std::vector<Message>& messages) const;
   Result<std::vector<std::int32_t>> prompt_of(const TextRequest& request) const;
   Result<Request> engine_request(const TextRequest& request) const;
+  Result<std::shared_ptr<const GuideMaker>> guides_of(const TextRequest& request) const;
+  std::vector<tokenizer::TokenId> kept_tokens(const TextRequest& request) const;
   Result<tokenizer::StopMatcher> stops_of(const TextRequest& request) const;
   TextLogprob logprob_of(std::int32_t token, float logprob,
                          const std::vector<std::pair<std::int32_t, float>>& top) const;
@@ -57,6 +61,7 @@ class SessionImpl final : public Session {
   void deliver(const Output& output, std::vector<TextOutput>& outputs);
 
   std::unique_ptr<session::TextModel> text_;
+  session::Guides guides_;
   std::unique_ptr<Engine> engine_;
   std::map<RequestId, Live> live_;
   std::vector<Output> engine_outputs_;
@@ -95,8 +100,6 @@ Result<std::vector<std::int32_t>> SessionImpl::prompt_of(const TextRequest& requ
 }
 
 Result<Request> SessionImpl::engine_request(const TextRequest& request) const {
-  if (request.format != AnswerFormat::text || request.tool_use != ToolUse::automatic)
-    return bad_input("an answer cannot be held to a format: use text");
   QUIRE_TRY(prompt, prompt_of(request));
   if (prompt.empty()) return bad_input("the prompt has no token: give at least one character or id");
   Request engine_request;
@@ -112,8 +115,30 @@ Result<Request> SessionImpl::engine_request(const TextRequest& request) const {
   engine_request.answer = request.answer;
   engine_request.score_top = request.score_top;
   engine_request.logprobs = request.logprobs;
-  if (request.guides != nullptr) engine_request.guide = request.guides->make();
+  QUIRE_TRY(guides, guides_of(request));
+  if (guides != nullptr) engine_request.guide = guides->make();
   return engine_request;
+}
+
+Result<std::shared_ptr<const GuideMaker>> SessionImpl::guides_of(const TextRequest& request) const {
+  if (request.guides != nullptr) return request.guides;
+  std::string tools;
+  if (request.tool_use != ToolUse::automatic && !request.conversation.empty()) {
+    QUIRE_TRY(inputs, session::conversation_inputs(text_->template_tokens(), request.conversation));
+    tools = std::move(inputs.tools);
+  }
+  return guides_.make(request, tools);
+}
+
+// The special tokens that stay in the answer's text.
+std::vector<tokenizer::TokenId> SessionImpl::kept_tokens(const TextRequest& request) const {
+  const Result<const tokenizer::Tokenizer*> tokenizer = text_->tokenizer();
+  std::vector<tokenizer::TokenId> kept;
+  if (!request.keep_tool_markers || !tokenizer.ok()) return kept;
+  for (const std::string_view marker : session::tool_markers(tool_format())) {
+    if (const std::optional<tokenizer::TokenId> id = tokenizer.value()->find(marker)) kept.push_back(*id);
+  }
+  return kept;
 }
 
 Result<tokenizer::StopMatcher> SessionImpl::stops_of(const TextRequest& request) const {
@@ -138,14 +163,17 @@ Result<RequestId> SessionImpl::submit(const TextRequest& request) {
   if (request.score) scored_prompt = one.prompt;
   QUIRE_TRY(id, engine_->submit(std::move(one)));
   const Result<const tokenizer::Tokenizer*> tokenizer = text_->tokenizer();
-  session::Answer answer(tokenizer.ok() ? tokenizer.value() : nullptr, std::move(stops));
+  session::Answer answer(tokenizer.ok() ? tokenizer.value() : nullptr, std::move(stops),
+                         kept_tokens(request));
   live_.emplace(id, Live{std::move(answer), prompt_tokens, std::move(scored_prompt)});
   return id;
 }
 
 Result<TextRequest> SessionImpl::prepare(TextRequest request) const {
   QUIRE_TRY(prompt, prompt_of(request));
+  QUIRE_TRY(guides, guides_of(request));
   request.ids = std::move(prompt);
+  request.guides = std::move(guides);
   return request;
 }
 

@@ -100,6 +100,7 @@ void TextModel::load_template(const checkpoint::Checkpoint& checkpoint) {
       found->text, fmt::format("chat template '{}' of {}", found->name, checkpoint.path()));
   if (parsed.ok()) {
     template_ = std::move(parsed).value();
+    tool_syntax_ = tool_syntax_of(found->text);
   } else {
     no_template_ = parsed.error();
   }

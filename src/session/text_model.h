@@ -13,6 +13,7 @@
 #include "quire/session.h"
 #include "session/chat_template.h"
 #include "session/jsonl.h"
+#include "session/tools/syntax.h"
 #include "tokenizer/tokenizer.h"
 
 namespace quire::session {
@@ -29,6 +30,8 @@ class TextModel {
   const std::vector<std::int32_t>& end_tokens() const { return end_tokens_; }
   const GenerationDefaults& defaults() const { return defaults_; }
   const TemplateTokens& template_tokens() const { return template_tokens_; }
+  // How its chat template writes tool calls.
+  const ToolSyntax& tool_syntax() const { return tool_syntax_; }
 
  private:
   TextModel() = default;
@@ -41,6 +44,7 @@ class TextModel {
   std::optional<ChatTemplate> template_;
   Error no_template_;
   TemplateTokens template_tokens_;
+  ToolSyntax tool_syntax_;
   std::vector<std::int32_t> end_tokens_;
   GenerationDefaults defaults_;
 };

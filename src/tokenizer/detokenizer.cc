@@ -1,5 +1,8 @@
 #include "tokenizer/detokenizer.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "tokenizer/unicode.h"
 
 namespace quire::tokenizer {
@@ -10,11 +13,12 @@ constexpr std::size_t kHeldBytesMax = 1024;
 
 }  // namespace
 
-Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special)
-    : tokenizer_(tokenizer), skip_special_(skip_special) {}
+Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special, std::vector<TokenId> kept)
+    : tokenizer_(tokenizer), skip_special_(skip_special), kept_(std::move(kept)) {}
 
 std::string Detokenizer::push(TokenId id) {
-  if (skip_special_ && tokenizer_.is_special(id)) return {};
+  const bool skipped = skip_special_ && tokenizer_.is_special(id);
+  if (skipped && std::find(kept_.begin(), kept_.end(), id) == kept_.end()) return {};
   held_ += tokenizer_.bytes_of(id);
   if (held_.empty()) return {};
   std::string text = lossy_utf8(held_);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tokenizer/tokenizer.h"
 
@@ -13,7 +14,8 @@ namespace quire::tokenizer {
 // Not thread-safe: one per sequence. The tokenizer outlives it.
 class Detokenizer {
  public:
-  Detokenizer(const Tokenizer& tokenizer, bool skip_special);
+  // `kept`: special tokens that are not skipped.
+  Detokenizer(const Tokenizer& tokenizer, bool skip_special, std::vector<TokenId> kept = {});
 
   // The text that is complete with this token; empty while a character is not. An id outside the
   // vocabulary adds nothing.
@@ -24,6 +26,7 @@ class Detokenizer {
  private:
   const Tokenizer& tokenizer_;
   bool skip_special_;
+  std::vector<TokenId> kept_;
   std::string held_;  // raw bytes; bounded: a long run of broken bytes is given out as U+FFFD
 };
 
