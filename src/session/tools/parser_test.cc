@@ -186,7 +186,12 @@ TEST(ToolParser, RandomTextIsReadTheSameInAnyPieces) {
                                           "\"",
                                           "\\",
                                           "text",
-                                          "<tool"};
+                                          "<tool",
+                                          "{\"name\": \"f\", \"arguments\": {\"a\": 1}}",
+                                          "<tool_call>{\"name\": \"f\", ",
+                                          "[TOOL_CALLS][{\"name\": \"f\"",
+                                          "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{",
+                                          "[TOOL_CALLS]f[ARGS]{"};
   std::mt19937 random(11);
   int calls = 0;
   for (int round = 0; round < 20000; ++round) {

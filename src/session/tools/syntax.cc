@@ -24,6 +24,13 @@ constexpr int kToolDepth = 4;
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
+// A call's JSON, in the template's text, in a literal of it, or made by a filter.
+bool has_json_call(std::string_view text) {
+  if (has(text, "<function=") || has(text, "<arg_key>")) return false;
+  return has(text, "\"arguments\"") || has(text, "\\\"arguments\\\"") || has(text, "'arguments'") ||
+         has(text, "tool_call | tojson") || has(text, "tool_call|tojson");
+}
+
 // What stands before, between and after calls, and around the arguments of one.
 struct Frame {
   std::string before, separator, after;
@@ -73,9 +80,8 @@ Result<Json> tag_of(const Frame& frame, const std::string& name, const Json& fun
 ToolSyntax tool_syntax_of(std::string_view text) {
   if (has(text, "[TOOL_CALLS]")) return {ToolFormat::mistral, has(text, "[ARGS]")};
   if (has(text, kDeepseek[0])) return {ToolFormat::deepseek, !has(text, "```json")};
-  // <function=...> is XML, as Qwen3-Coder's; <arg_key> is GLM's.
-  if (has(text, kHermes[0]) && !has(text, "<function=") && !has(text, "<arg_key>"))
-    return {ToolFormat::hermes, false};
+  // Between the same markers others write XML (<function=...>, <arg_key>...) or a bare name.
+  if (has(text, kHermes[0]) && has_json_call(text)) return {ToolFormat::hermes, false};
   if (has(text, kLlama[0]) || has(text, "\"parameters\": dictionary")) return {ToolFormat::llama, false};
   return {};
 }
