@@ -15,6 +15,10 @@ namespace quire {
 using CrashNote = std::string (*)();
 void set_crash_note(CrashNote note);
 
+// From now on a signal that means a crash (SEGV, BUS, FPE, ILL, ABRT) reports like a failed check before the
+// process dies of it. For long-running programs; not in sanitizer builds, which have their own report. Once.
+void report_crashes();
+
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& values);
 
 }  // namespace quire

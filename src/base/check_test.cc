@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <string>
 
 #include "base/ids.h"
@@ -29,6 +30,26 @@ TEST(CheckDeathTest, PrintsBacktraceThenTheCrashNote) {
   };
   EXPECT_DEATH(die(), "backtrace:(.|\n)*ledger: 7 bytes");
 }
+
+#ifndef QUIRE_SANITIZED
+TEST(CheckDeathTest, ACrashReportsLikeAFailedCheckAndKillsAllTheSame) {
+  const auto die = [] {
+    set_crash_note([] { return std::string("ledger: 7 bytes"); });
+    report_crashes();
+    std::raise(SIGSEGV);
+  };
+  EXPECT_EXIT(die(), testing::KilledBySignal(SIGSEGV),
+              "signal 11 .SEGV.(.|\n)*backtrace:(.|\n)*ledger: 7 bytes");
+}
+
+TEST(CheckDeathTest, AFailedCheckIsReportedOnce) {
+  const auto die = [] {
+    report_crashes();
+    QUIRE_CHECK(false, "x={}", 1);
+  };
+  EXPECT_EXIT(die(), testing::KilledBySignal(SIGABRT), "x=1");
+}
+#endif
 
 TEST(CheckDeathTest, AFailingCrashNoteEndsTheProcessAllTheSame) {
   const auto die = [] {

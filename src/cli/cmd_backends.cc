@@ -105,6 +105,21 @@ Result<std::string> price_of_level(const engine::EngineSpec& spec, const Options
                      differs);
 }
 
+Json platform_to_json(const platform::DeviceInfo& device, std::span<const attention::Backend> table) {
+  Json json;
+  json["platform"] = to_string(device.kind);
+  json["device"] = device.name;
+  json["rows"] = rows_to_json(table);
+  return json;
+}
+
+void add_calls(Json& json, const engine::EngineSpec& spec) {
+  Json& calls = json["calls"] = Json::array();
+  for (const attention::Pick& pick : spec.selection.picks) calls.push_back(call_to_json(pick));
+  json["page_size"] = {{"value", spec.selection.page_size}, {"because", spec.selection.page_because}};
+  json["determinism"] = attention::to_string(spec.selection.determinism);
+}
+
 Status backends(const BackendsFlags& flags) {
   QUIRE_TRY(device, describe_device(flags.options));
   const std::span<const attention::Backend> table = attention::backends(device.kind);
@@ -112,10 +127,7 @@ Status backends(const BackendsFlags& flags) {
     fmt::print("{}", matrix_as_markdown(table));
     return {};
   }
-  Json json;
-  json["platform"] = to_string(device.kind);
-  json["device"] = device.name;
-  json["rows"] = rows_to_json(table);
+  Json json = platform_to_json(device, table);
   if (flags.model.empty()) {
     if (flags.json) {
       fmt::print("{}\n", json.dump());
@@ -134,16 +146,26 @@ Status backends(const BackendsFlags& flags) {
     fmt::print("{}price of that level: {}\n", attention::explain(spec.selection), price);
     return {};
   }
-  Json& calls = json["calls"] = Json::array();
-  for (const attention::Pick& pick : spec.selection.picks) calls.push_back(call_to_json(pick));
-  json["page_size"] = {{"value", spec.selection.page_size}, {"because", spec.selection.page_because}};
-  json["determinism"] = attention::to_string(spec.selection.determinism);
+  add_calls(json, spec);
   json["determinism_price"] = price;
   fmt::print("{}\n", json.dump());
   return {};
 }
 
 }  // namespace
+
+Result<std::string> backends_as_json(const std::string& path, const Options& options) {
+  QUIRE_TRY(device, describe_device(options));
+  const std::span<const attention::Backend> table = attention::backends(device.kind);
+  Json json = platform_to_json(device, table);
+  QUIRE_TRY(checkpoint, checkpoint::open_checkpoint(path));
+  QUIRE_TRY(model, model::read_spec(*checkpoint));
+  QUIRE_TRY(spec, engine::resolve(options, model, device, table));
+  QUIRE_TRY(price, price_of_level(spec, options, model, device, table));
+  add_calls(json, spec);
+  json["determinism_price"] = price;
+  return json.dump();
+}
 
 Command make_backends(CLI::App& root) {
   auto flags = std::make_shared<BackendsFlags>();

@@ -36,6 +36,7 @@ Command make_info(CLI::App& root);
 Command make_config(CLI::App& root);
 Command make_simulate(CLI::App& root);
 Command make_replay(CLI::App& root);
+Command make_serve(CLI::App& root);
 std::vector<Command> make_bench(CLI::App& root);  // device, attention, step, scheduler, offline, serve
 Command make_bench_offline(CLI::App& group);      // these two of make_bench
 Command make_bench_serve(CLI::App& group);

@@ -98,10 +98,10 @@ Status run_guarded(const Command& command, const Common& common, std::span<const
 }
 
 std::vector<Command> all_commands(CLI::App& root) {
-  std::vector<Command> commands = {make_run(root),      make_chat(root),       make_score(root),
-                                   make_tokenize(root), make_detokenize(root), make_render(root),
-                                   make_backends(root), make_verify(root),     make_info(root),
-                                   make_config(root),   make_simulate(root),   make_replay(root)};
+  std::vector<Command> commands = {
+      make_run(root),      make_chat(root),     make_score(root),  make_tokenize(root), make_detokenize(root),
+      make_render(root),   make_backends(root), make_verify(root), make_info(root),     make_config(root),
+      make_simulate(root), make_replay(root),   make_serve(root)};
   for (Command& command : make_bench(root)) commands.push_back(std::move(command));
   return commands;
 }

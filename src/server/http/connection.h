@@ -18,9 +18,9 @@
 #include <string>
 #include <unordered_map>
 
-#include "server/threads/background.h"
 #include "server/http/exchange.h"
 #include "server/http/server.h"
+#include "server/threads/background.h"
 
 namespace quire::server {
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <string>
 #include <thread>
@@ -19,6 +20,7 @@ class FakeSession final : public Session, public Engine {
   // How many steps may run; tests that hold it still raise it by hand. Any thread.
   std::atomic<std::int64_t> steps_allowed{std::int64_t{1} << 60};
   std::atomic<std::int64_t> running{0};
+  std::atomic<int> step_ms{0};         // what a step takes
   std::atomic<bool> hold_slow{false};  // preparing a text "slow" takes as long as this is set
   mutable std::atomic<int> prepared{0};
   // The thread that first called is the only one that may. Steps by others are counted here.
@@ -55,6 +57,7 @@ class FakeSession final : public Session, public Engine {
     bool any = false;
     const bool compute = steps_allowed > 0;
     if (compute && !live_.empty()) --steps_allowed;
+    if (step_ms > 0 && !live_.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(step_ms));
     for (auto at = live_.begin(); at != live_.end();) {
       Live& live = at->second;
       TextOutput output;

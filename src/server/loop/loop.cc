@@ -198,7 +198,7 @@ bool EngineLoop::Impl::turn() {
   const Clock::time_point end = Clock::now();
   for (TextOutput& output : outputs_) deliver(output);
   if (more && observer_ != nullptr) observer_->turn(*session_, seconds(end - begin));
-  publish(false);
+  publish(more || places_.empty());
   return more;
 }
 
@@ -340,11 +340,13 @@ double EngineLoop::Impl::retry_after() const {
   return std::clamp(std::ceil(half_queue), 1.0, kMostRetryAfter);
 }
 
-void EngineLoop::Impl::publish(bool idle) {
+// A turn that had requests and ran no step is no sign of life.
+void EngineLoop::Impl::publish(bool alive) {
   const std::lock_guard lock(mutex_);
-  pulse_.idle = idle;
-  if (!idle) ++pulse_.turns;
-  last_turn_ = Clock::now();
+  if (alive) {
+    ++pulse_.turns;
+    last_turn_ = Clock::now();
+  }
   pulse_.unfinished = unfinished();
   pulse_.waiting = static_cast<std::int64_t>(preparing_.size() + inbox_.groups.size());
   if (pulse_.unfinished == 0 && pulse_.waiting == 0) ended_.notify_all();

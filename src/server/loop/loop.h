@@ -66,7 +66,7 @@ class LoopObserver {
 
 struct Pulse {
   bool idle = false;          // sleeping with nothing to do: it would answer at once
-  double since_turn_s = 0.0;  // since the last turn ended or, asleep, began to sleep
+  double since_turn_s = 0.0;  // since a turn ended that ran a step or had nothing to run
   bool draining = false;
   std::int64_t turns = 0;
   std::int64_t unfinished = 0;  // requests that were taken and have not ended

@@ -72,7 +72,7 @@ class EngineLoop::Impl {
   void deliver(TextOutput& output);
   void note_finished();
   double retry_after() const;
-  void publish(bool idle);
+  void publish(bool alive);
   void sleep();
   std::int64_t unfinished() const { return static_cast<std::int64_t>(places_.size()); }
 
