@@ -49,7 +49,7 @@ format() {
 
 # The host modules; kernels and what calls the vendored code are left to the compiler's warnings.
 lint() {
-  git ls-files src/{base,tensor,platform,kv,checkpoint,tokenizer,scheduler,simulate,record,record/replay,engine,session}/*.cc | grep -v _test |
+  git ls-files src/{base,tensor,platform,kv,checkpoint,tokenizer,scheduler,simulate,record,record/replay,engine,session,server/api}/*.cc | grep -v _test |
     xargs -P2 -n6 clang-tidy -p build/cpu --quiet
 }
 
@@ -66,7 +66,7 @@ installed() {
 
 have_nvcc() { command -v nvcc || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; }
 
-scripts/deps/apt.sh apt.txt ci.txt && scripts/deps/fetch.sh || exit 1
+scripts/deps/apt.sh apt.txt ci.txt && scripts/deps/fetch.sh && scripts/deps/test_venv.sh || exit 1
 part "build cpu" build cpu all
 suite cpu
 if [ "${1:-}" != quick ]; then

@@ -83,6 +83,7 @@ void Answer::take_end(Choice& choice, const TextOutput& output, Piece& piece) {
                 .completion_tokens = output.completion_tokens,
                 .cached_tokens = output.cached_tokens,
                 .cache_miss = output.cache_miss,
+                .queued_s = output.queued_s,
                 .first_token_s = output.first_token_s,
                 .finish_s = output.finish_s};
   --open_;

@@ -42,6 +42,7 @@ struct ChoiceEnd {
   std::int32_t completion_tokens = 0;
   std::int32_t cached_tokens = 0;
   std::string cache_miss;
+  double queued_s = 0.0;
   double first_token_s = 0.0;
   double finish_s = 0.0;
 };

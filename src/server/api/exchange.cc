@@ -77,7 +77,7 @@ ApiError refused(const Refusal& refusal) {
 }
 
 void run_call(EngineLoop& loop, const Call& call, AnswerHead head, std::uint64_t fresh_seed,
-              std::shared_ptr<Responder> responder) {
+              const std::shared_ptr<Responder>& responder) {
   const auto exchange = std::make_shared<Exchange>(loop, call, std::move(head), responder);
   const Ticket ticket = loop.submit(requests_of(call, fresh_seed),
                                     [exchange](Update update) { exchange->take(std::move(update)); });

@@ -15,6 +15,6 @@ ApiError refused(const Refusal& refusal);
 
 // Starts the call. The client that leaves ends it. Does not block.
 void run_call(EngineLoop& loop, const Call& call, AnswerHead head, std::uint64_t fresh_seed,
-              std::shared_ptr<Responder> responder);
+              const std::shared_ptr<Responder>& responder);
 
 }  // namespace quire::server::api

@@ -114,6 +114,7 @@ Json own_json(const Totals& totals) {
                     {"completion_tokens", end.completion_tokens},
                     {"cached_tokens", end.cached_tokens},
                     {"cache_miss", end.cache_miss},
+                    {"queued_s", end.queued_s},
                     {"first_token_s", end.first_token_s},
                     {"finish_s", end.finish_s}});
   }

@@ -65,7 +65,7 @@ class ResponseWriter final : public Writer {
   }
 
  private:
-  void emit(std::string_view type, Json fields) {
+  void emit(std::string_view type, const Json& fields) {
     if (!stream_) return;
     Json event{{"type", type}};
     event["sequence_number"] = sequence_++;

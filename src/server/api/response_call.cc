@@ -113,9 +113,9 @@ void visit(Fields& fields, ResponseFields& response) {
 
 // What the answer repeats of the request, as OpenAI's does.
 std::string repeated_fields(const Json& body, const ResponseFields& response, const TextRequest& request) {
-  const auto given = [&](const char* name, Json other) {
+  const auto given = [&](const char* name, const Json& other) {
     const auto found = body.find(name);
-    return found == body.end() || found->is_null() ? std::move(other) : *found;
+    return found == body.end() || found->is_null() ? other : *found;
   };
   Json out;
   out["instructions"] = given("instructions", nullptr);

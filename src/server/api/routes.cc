@@ -31,7 +31,7 @@ std::int64_t unix_seconds() {
 }
 
 void run(EngineLoop& loop, const api::ModelFacts& facts, ReadCall read, const HttpRequest& request,
-         std::shared_ptr<Responder> responder) {
+         const std::shared_ptr<Responder>& responder) {
   Json body;
   api::Call call;
   api::Problem problem = api::parse_body(request.body, &body);
@@ -40,7 +40,7 @@ void run(EngineLoop& loop, const api::ModelFacts& facts, ReadCall read, const Ht
   api::AnswerHead head{.id = fmt::format("{:016x}{:08x}", random_bits(), random_bits() >> 32),
                        .created = unix_seconds(),
                        .model = facts.name};
-  api::run_call(loop, call, std::move(head), random_bits(), std::move(responder));
+  api::run_call(loop, call, std::move(head), random_bits(), responder);
 }
 
 Json model_json(const api::ModelFacts& facts) {
@@ -81,10 +81,11 @@ void add_api_routes(Router& router, EngineLoop& loop, const ServeOptions& option
   for (const auto& [path, read] : {std::pair<const char*, ReadCall>{"/v1/completions", api::read_completion},
                                    {"/v1/chat/completions", api::read_chat},
                                    {"/v1/responses", api::read_response}}) {
-    router.add("POST", path, RouteAccess::keyed,
-               [&loop, facts, read = read](const HttpRequest& request, std::shared_ptr<Responder> responder) {
-                 run(loop, facts, read, request, std::move(responder));
-               });
+    router.add(
+        "POST", path, RouteAccess::keyed,
+        [&loop, facts, read = read](const HttpRequest& request, const std::shared_ptr<Responder>& responder) {
+          run(loop, facts, read, request, responder);
+        });
   }
   add_models(router, facts);
   api::add_text_routes(router, loop, facts);
