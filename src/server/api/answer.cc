@@ -44,6 +44,7 @@ Answer::Answer(const Call& call, std::unique_ptr<Writer> writer)
       open_(call.size()) {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
+    if (call.tools) choice.parser = ToolParser::make(call.tool_format, call.tool_names);
     choice.echoes = call.echo;
     if (call.echo) choice.echo = call.echo_texts[i / per_prompt_];
   }

@@ -273,20 +273,23 @@ TEST(ResponseCall, InputItemsBecomeMessages) {
   EXPECT_EQ(repeated["temperature"], 0.5);
   EXPECT_EQ(repeated["tools"][0]["name"], "f");
   EXPECT_EQ(repeated["instructions"], "brief");
-  for (const auto& [body, param] :
-       {std::pair{R"({"input":""})", "input"},
-        {R"({"input":[]})", "input"},
-        {R"({"input":[{"type":"reasoning"}]})", "input[0].type"},
-        {R"({"input":[{"role":"user"}]})", "input[0].content"},
-        {R"({"input":[{"role":"user","content":[{"type":"input_image"}]}]})", "input[0].content[0].type"},
-        {R"({"input":[{"type":"function_call","call_id":"1"}]})", "input[0].name"},
-        {R"({"input":"a","previous_response_id":"resp_1"})", "previous_response_id"},
-        {R"({"input":"a","store":true})", "store"},
-        {R"({"input":"a","background":true})", "background"},
-        {R"({"input":"a","truncation":"auto"})", "truncation"},
-        {R"({"input":"a","top_logprobs":1})", "top_logprobs"},
-        {R"({"input":"a","include":["reasoning.encrypted_content"]})", "include[0]"},
-        {R"({"input":"a","text":{"format":{"type":"json_schema","name":"n"}}})", "text.format.schema"}}) {
+  for (
+      const auto& [body, param] :
+      {std::pair{R"({"input":""})", "input"},
+       {R"({"input":[]})", "input"},
+       {R"({"input":[{"type":"reasoning"}]})", "input[0].type"},
+       {R"({"input":[{"role":"user"}]})", "input[0].content"},
+       {R"({"input":[{"role":"user","content":[{"type":"input_image"}]}]})", "input[0].content[0].type"},
+       {R"({"input":[{"type":"function_call","call_id":"1"}]})", "input[0].name"},
+       {R"({"input":"a","previous_response_id":"resp_1"})", "previous_response_id"},
+       {R"({"input":"a","store":true})", "store"},
+       {R"({"input":"a","background":true})", "background"},
+       {R"({"input":"a","truncation":"auto"})", "truncation"},
+       {R"({"input":"a","top_logprobs":1})", "top_logprobs"},
+       {R"({"input":"a","include":["reasoning.encrypted_content"]})", "include[0]"},
+       {R"({"input":"a","include":["message.output_text.logprobs"],"tools":[{"type":"function","name":"f"}]})",
+        "include"},
+       {R"({"input":"a","text":{"format":{"type":"json_schema","name":"n"}}})", "text.format.schema"}}) {
     EXPECT_EQ(wrong(read_response, body).param, param) << body;
   }
 }

@@ -261,8 +261,7 @@ TEST(Request, NestedValuesOfAnyTypeEndInAnAnswerOrAnError) {
              {"type":"function_call","call_id":"1","name":"f","arguments":"{}"},
              {"type":"function_call_output","call_id":"1","output":"x"}],"reasoning":{"effort":"low"},
              "tools":[{"type":"function","name":"f","parameters":{}}],"tool_choice":{"type":"function","name":"f"},
-             "text":{"format":{"type":"json_schema","name":"n","schema":{}},"verbosity":"medium"},
-             "include":["message.output_text.logprobs"]})"}};
+             "text":{"format":{"type":"json_schema","name":"n","schema":{}},"verbosity":"medium"}})"}};
   for (const auto& [which, text] : cases) {
     const Endpoint& endpoint = kEndpoints[which];
     Json body = Json::parse(text);

@@ -149,6 +149,10 @@ Problem read_response(const Json& body, const ModelFacts& facts, Call* call) {
   if (response.top_logprobs && !response.logprobs)
     return invalid_value("top_logprobs",
                          "'top_logprobs' needs 'include' with message.output_text.logprobs: add it");
+  if (response.logprobs && !response.tools.names.empty() && response.tools.choice != "none")
+    return unsupported("include",
+                       "'include' asks for log-probabilities beside 'tools': a call's tokens have no "
+                       "place for them here; use /v1/chat/completions");
   call->kind = Call::Kind::response;
   call->include_usage = true;
   call->logprobs = response.logprobs;
