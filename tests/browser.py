@@ -55,6 +55,10 @@ class Browser:
         return self
 
     def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.end()
+
+    def end(self):
         try:
             self.call("Browser.close")
         except (BrowserError, OSError):
@@ -101,7 +105,7 @@ class Browser:
     def open(self, url, width=1280, height=900, ratio=1, dark=False, touch=False):
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
-        page = Page(self, session)
+        page = Page(self, session, target)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(f"{domain}.enable")
         page.resize(width, height, ratio, touch)
@@ -113,8 +117,11 @@ class Browser:
 
 
 class Page:
-    def __init__(self, browser, session):
-        self.browser, self.session = browser, session
+    def __init__(self, browser, session, target):
+        self.browser, self.session, self.target = browser, session, target
+
+    def close(self):
+        self.browser.call("Target.closeTarget", {"targetId": self.target})
 
     def call(self, method, params=None):
         return self.browser.call(method, params, self.session)

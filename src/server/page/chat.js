@@ -21,14 +21,15 @@ function rendered(text) {
   return parts;
 }
 
-// What the last chunk says, in words. `watch`: seconds as this page saw them.
-function figures(usage, watch, finish) {
+// What the last chunk says, in words. `own`: what Quire adds to OpenAI's usage. `watch`: seconds as this page saw
+// them.
+function figures(usage, own, watch, finish) {
   const facts = [];
   const cached = usage?.prompt_tokens_details?.cached_tokens ?? 0;
   if (usage) {
     facts.push(["prompt", plural(usage.prompt_tokens, "prompt token")]);
     facts.push(["cached", `${count(cached)} cached (${percent(cached / Math.max(1, usage.prompt_tokens))})`]);
-    const miss = usage.prompt_tokens_details?.cache_miss;
+    const miss = own?.cache_miss;
     if (miss && miss !== "none") facts.push(["miss", `not more: ${whyMissed(miss)}`]);
   }
   if (watch.first !== null) facts.push(["first", `first token after ${duration(watch.first)}`]);
@@ -130,7 +131,7 @@ export class Chat {
     show(byId("chat-state"), "The answer is on its way.");
     const begin = performance.now();
     const watch = {first: null, last: 0};
-    let text = "", usage = null, finish = "", problem = null, drawn = false;
+    let text = "", usage = null, own = null, finish = "", problem = null, drawn = false;
     const draw = () => {
       drawn = false;
       made.querySelector(".text").replaceChildren(...rendered(text));
@@ -139,6 +140,7 @@ export class Chat {
     try {
       for await (const event of postStream(path, body, this.abort.signal)) {
         usage = event.usage ?? usage;
+        own = event.quire?.[0] ?? own;
         const choice = event.choices?.[0];
         if (!choice) continue;
         finish = choice.finish_reason ?? finish;
@@ -153,16 +155,16 @@ export class Chat {
       if (this.abort.signal.aborted) finish = "stopped by you"; else problem = error;
     }
     draw();
-    this.finish(made, {text, usage, watch, finish, problem});
+    this.finish(made, {text, usage, own, watch, finish, problem});
   }
 
-  finish(made, {text, usage, watch, finish, problem}) {
+  finish(made, {text, usage, own, watch, finish, problem}) {
     this.abort = null;
     show(byId("send"), "Send");
     made.classList.remove("busy");
     made.removeAttribute("aria-busy");
     const line = made.querySelector(".figures");
-    line.replaceChildren(...figures(usage, watch, finish).map(([name, value]) => element("span", {"data-fact": name}, value)));
+    line.replaceChildren(...figures(usage, own, watch, finish).map(([name, value]) => element("span", {"data-fact": name}, value)));
     if (problem) {
       const where = problem instanceof ApiError && problem.param ? ` (${problem.param})` : "";
       const again = element("button", {type: "button"}, "Try again");
