@@ -87,7 +87,7 @@ class Page(unittest.TestCase):
         for number in range(requests):
             prompt = " ".join(words[:30 + 30 * (number % 3)]) + f" {number} {seed}"
             futures.append(self.pool.submit(self.server.post, "/v1/completions", {
-                "model": "any", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}))
+                "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}))
         return futures
 
     def moment(self, page, read):
@@ -206,7 +206,7 @@ class Page(unittest.TestCase):
         facts = self.figures(page)
         text = page.evaluate("document.querySelector('article:last-child .text').innerText")
         messages = [{"role": "system", "content": "You are brief."}, {"role": "user", "content": question}]
-        same = self.server.post("/v1/chat/completions", {"model": "any", "messages": messages, "max_tokens": 24, "temperature": 0})
+        same = self.server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 24, "temperature": 0})
         self.assertEqual(text.split(), same["choices"][0]["message"]["content"].split())
         usage = same["usage"]
         self.assertEqual(facts["prompt"], f"{usage['prompt_tokens']} prompt tokens")

@@ -1,7 +1,7 @@
 // Metrics: follows every request on the loop's thread and writes what it saw in Prometheus' text format.
 //
 // A metric that means what vLLM's of that name means has its name and its buckets, so that dashboards made
-// for vLLM show Quire; everything else is quire_*, process_* as usual. docs/SERVER.md has the list.
+// for vLLM show Quire; everything else is quire_*, process_* as usual. docs/MONITORING.md has the list.
 // Counters of the engine are brought up to date after a turn, at most every kPeriod, and when the engine
 // falls idle.
 //
