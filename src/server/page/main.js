@@ -79,6 +79,7 @@ whenKeyIsWanted(() => {
   if (!byId("key-dialog").open && !hasKey()) byId("key-dialog").showModal();
 });
 byId("key-button").addEventListener("click", () => byId("key-dialog").showModal());
+byId("key-cancel").addEventListener("click", () => byId("key-dialog").close());
 byId("key-dialog").addEventListener("close", () => {
   if (byId("key-dialog").returnValue === "use") useKey(byId("key").value.trim());
   byId("key").value = "";

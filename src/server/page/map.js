@@ -8,7 +8,7 @@ export const kUseNames = {
   elsewhere: "another group's",
 };
 const kMostHeight = 420;  // a map grows over it only with the smallest cells
-const kLargest = 14, kSmallest = 3;  // pixels of a cell with its gap
+const kLargest = 20, kSmallest = 3;  // pixels of a cell with its gap
 
 const free = () => ({use: "free", references: 0, node: 0, requests: 0, ids: []});
 
@@ -161,6 +161,7 @@ export class PageMaps {
     }
     if (kv.tree.list) this.nodes = new Map(kv.tree.list.map((node) => [node.id, node]));
     this.requests = new Map(kv.requests.map((request) => [request.id, request]));
+    this.version = kv.version;  // the card under the pointer is told again below
     for (const group of kv.groups) {
       if (!this.groups.has(group.name)) {
         const map = new GroupMap(group, this);
@@ -169,7 +170,6 @@ export class PageMaps {
       }
       this.groups.get(group.name).update(group, whole);
     }
-    this.version = kv.version;
     byId("maps").dataset.version = kv.version;
     this.showLegend(kv.groups);
   }
