@@ -1,5 +1,5 @@
-// `quire bench device|attention|step|scheduler|offline|serve`: this machine's ceilings, and how near the engine
-// comes to them.
+// `quire bench device|attention|step|scheduler|offline|serve`: this machine's ceilings, and how near the
+// engine comes to them.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
