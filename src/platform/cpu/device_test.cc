@@ -96,5 +96,26 @@ TEST_F(Machine, AGroupPathOutsideTheMountFallsBackToItsRoot) {
   EXPECT_EQ(read_memory(root_).available_bytes, 0);
 }
 
+TEST_F(Machine, ACpuQuotaIsTheLeastOfAllLevelsRoundedUp) {
+  EXPECT_EQ(read_cpu_quota(root_), 0);
+  put("/proc/self/cgroup", "0::/outer/inner\n");
+  put("/sys/fs/cgroup/outer/inner/cpu.max", "max 100000\n");
+  EXPECT_EQ(read_cpu_quota(root_), 0);
+  put("/sys/fs/cgroup/outer/cpu.max", "250000 100000\n");
+  EXPECT_EQ(read_cpu_quota(root_), 3);
+  put("/sys/fs/cgroup/cpu.max", "150000 100000\n");
+  EXPECT_EQ(read_cpu_quota(root_), 2);
+}
+
+TEST_F(Machine, AVersion1CpuQuotaCounts) {
+  put("/proc/self/cgroup", "4:cpu,cpuacct:/box\n");
+  put("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+  put("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(read_cpu_quota(root_), 0);
+  put("/sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us", "50000\n");
+  put("/sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(read_cpu_quota(root_), 1);
+}
+
 }  // namespace
 }  // namespace quire::platform::cpu

@@ -15,6 +15,8 @@
 #include <thread>
 #include <utility>
 
+#include "platform/cpu/memory.h"
+
 namespace quire::platform::cpu {
 namespace {
 
@@ -132,11 +134,13 @@ std::string cpu_brand() {
 }
 
 int usable_threads() {
+  int count = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-  const unsigned count = std::thread::hardware_concurrency();
-  return count > 0 ? static_cast<int>(count) : 1;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) count = CPU_COUNT(&set);
+  // Threads beyond the quota would stop together whenever it is used up, in the middle of a step.
+  const int quota = read_cpu_quota("");
+  return quota > 0 ? std::min(count, quota) : count;
 }
 
 std::string describe_cpu() {

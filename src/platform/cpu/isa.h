@@ -35,7 +35,7 @@ std::string_view to_string(Isa isa);
 std::string describe_cpu();
 // The processor's own name, "AMD EPYC 9V74 80-Core Processor".
 std::string cpu_brand();
-// Hardware threads that this process may run on (its affinity mask).
+// Hardware threads that this process may use: its affinity mask, and its control group's CPU quota.
 int usable_threads();
 
 }  // namespace quire::platform::cpu

@@ -57,20 +57,32 @@ struct GroupFiles {
 
 // A group's limit holds for all below it, so every level up to the root counts. Inside a container the
 // path may name a place outside the mount: then its files are missing and the mount's root answers.
-void apply_groups(const std::string& root, std::string path, const GroupFiles& files, MemoryInfo& info) {
+template <class Visit>
+void for_each_level(const std::string& base, std::string path, Visit&& visit) {
   while (true) {
-    const std::string folder = root + files.base + (path == "/" ? "" : path);
-    if (const auto limit = read_number(folder + "/" + files.limit)) {
-      const std::int64_t usage = read_number(folder + "/" + files.usage).value_or(0);
-      const std::int64_t cache = read_keyed(folder + "/memory.stat", files.reclaimable).value_or(0);
-      info.total_bytes = std::min(info.total_bytes, *limit);
-      info.available_bytes =
-          std::min(info.available_bytes, std::max<std::int64_t>(0, *limit - usage + cache));
-    }
+    visit(base + (path == "/" ? "" : path));
     if (path.empty() || path == "/") return;
     path = path.substr(0, path.rfind('/'));
     if (path.empty()) path = "/";
   }
+}
+
+void apply_groups(const std::string& root, const std::string& path, const GroupFiles& files,
+                  MemoryInfo& info) {
+  for_each_level(root + files.base, path, [&](const std::string& folder) {
+    const auto limit = read_number(folder + "/" + files.limit);
+    if (!limit) return;
+    const std::int64_t usage = read_number(folder + "/" + files.usage).value_or(0);
+    const std::int64_t cache = read_keyed(folder + "/memory.stat", files.reclaimable).value_or(0);
+    info.total_bytes = std::min(info.total_bytes, *limit);
+    info.available_bytes = std::min(info.available_bytes, std::max<std::int64_t>(0, *limit - usage + cache));
+  });
+}
+
+void apply_quota(std::optional<std::int64_t> quota, std::optional<std::int64_t> period, int& least) {
+  if (!quota || !period || *quota <= 0 || *period <= 0) return;  // "max" in version 2, -1 in version 1
+  const auto whole = static_cast<int>(std::min<std::int64_t>(1 << 20, (*quota + *period - 1) / *period));
+  least = least == 0 ? whole : std::min(least, whole);
 }
 
 }  // namespace
@@ -86,6 +98,23 @@ MemoryInfo read_memory(const std::string& root) {
       {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
       info);
   return info;
+}
+
+int read_cpu_quota(const std::string& root) {
+  int least = 0;
+  for_each_level(root + "/sys/fs/cgroup", own_group(root, ""), [&](const std::string& folder) {
+    std::ifstream file(folder + "/cpu.max");
+    std::string quota, period;
+    if (file >> quota >> period) apply_quota(parse(quota), parse(period), least);
+  });
+  for (const char* controllers : {"cpu,cpuacct", "cpu"}) {
+    for_each_level(root + "/sys/fs/cgroup/" + controllers, own_group(root, controllers),
+                   [&](const std::string& folder) {
+                     apply_quota(read_number(folder + "/cpu.cfs_quota_us"),
+                                 read_number(folder + "/cpu.cfs_period_us"), least);
+                   });
+  }
+  return least;
 }
 
 }  // namespace quire::platform::cpu
