@@ -46,8 +46,11 @@ class Block {
   void prepare_args();
   void set_tile(const TileKeys& keys, const void* const* next_k);
   void clear_split();
+  bool holds_run_of(std::int32_t split) const;
   void end_split(std::int32_t split);
-  void store_records(std::int32_t split) const;
+  void end_run(std::int32_t split);
+  void store_records(std::int32_t split, std::int32_t splits, const float* max, const float* sum,
+                     const float* acc) const;
   void join_group();
   void write_row(int m, float max, float sum, const float* acc) const;
 
@@ -56,7 +59,7 @@ class Block {
   const Unit& unit_;
   const std::int32_t lane_;
   const Owner owner_;
-  const Scratch scratch_;
+  Scratch scratch_;  // its sums change places
   std::int32_t first_head_ = 0;
   std::int32_t heads_ = 0;
   std::int64_t first_row_ = 0;  // of the step
@@ -66,6 +69,9 @@ class Block {
   float max_[kMaxRows];
   float sum_[kMaxRows];
   float alpha_[kMaxRows];
+  bool run_empty_ = true;  // no split yet
+  float run_max_[kMaxRows];
+  float run_sum_[kMaxRows];
   float total_max_[kMaxRows];
   float total_sum_[kMaxRows];
 };
@@ -104,8 +110,11 @@ bool Block::find_masks(TileKeys& keys) const {
 }
 
 // Addresses of `count` cache rows from `row` on; bit j of `seen`: somebody sees the j-th.
-inline void place_rows(const void** to, const char* row, std::int64_t stride, int count, std::uint64_t seen) {
+inline void place_rows(const Kernels& kernels, const void** to, const char* row, std::int64_t stride,
+                       int count, std::uint64_t seen) {
+  constexpr int kFew = 8;  // not worth a call
   if (std::countr_one(seen) >= count) {
+    if (count >= kFew) return kernels.place_rows(to, row, stride, count);
     for (int j = 0; j < count; ++j) to[j] = row + j * stride;
   } else {
     for (int j = 0; j < count; ++j)
@@ -133,9 +142,9 @@ void Block::find_rows(TileKeys& keys, Owner owner) const {
     const int count = static_cast<int>(std::min<std::int64_t>(kTileKeys - begin, page_size - token));
     const std::uint64_t seen = (keys.any >> begin) & (~0ull >> (64 - count));
     const std::int64_t page = seen != 0 && table != nullptr ? *table : 0;
-    place_rows(keys.k + begin, k_head + page * kv.k_stride.page + token * kv.k_stride.token,
+    place_rows(*c_.kernels, keys.k + begin, k_head + page * kv.k_stride.page + token * kv.k_stride.token,
                kv.k_stride.token, count, seen);
-    place_rows(keys.v + begin, v_head + page * kv.v_stride.page + token * kv.v_stride.token,
+    place_rows(*c_.kernels, keys.v + begin, v_head + page * kv.v_stride.page + token * kv.v_stride.token,
                kv.v_stride.token, count, seen);
     if (kv.format.scale == KvScaleKind::token_head)
       find_scales(keys, owner, begin, begin + count, page, token);
@@ -207,7 +216,6 @@ void Block::prepare_args() {
   tile_.softcap = args.softcap;
   tile_.max = max_;
   tile_.sum = sum_;
-  tile_.acc = scratch_.acc;
   tile_.scores = scratch_.scores;
   tile_.alpha = alpha_;
   tile_.chains = scratch_.chains;
@@ -216,6 +224,7 @@ void Block::prepare_args() {
 }
 
 void Block::set_tile(const TileKeys& keys, const void* const* next_k) {
+  tile_.acc = scratch_.acc;
   tile_.k = keys.k;
   tile_.v = keys.v;
   tile_.next_k = next_k;
@@ -232,40 +241,93 @@ void Block::clear_split() {
   std::fill_n(scratch_.acc, std::int64_t{rows_} * g_.acc_stride, 0.0f);
 }
 
-// What the split in hand adds to its rows.
-void Block::end_split(std::int32_t split) {
-  if (unit_.group >= 0) return store_records(split);
-  for (int m = 0; m < rows_; ++m) {
-    const std::int64_t at = std::int64_t{m} * g_.acc_stride;
-    c_.kernels->fold(&total_max_[m], &total_sum_[m], scratch_.total_acc + at, max_[m], sum_[m],
-                     scratch_.acc + at, g_.acc_stride);
-  }
+// The splits of a run that the rows see are all in this unit.
+bool Block::holds_run_of(std::int32_t split) const {
+  if (unit_.group < 0) return true;
+  const Unit& whole = c_.layout->groups[unit_.group].whole;
+  const std::int32_t run = split / kRunSplits * kRunSplits;
+  return unit_.first_split <= std::max(run, whole.first_split) &&
+         std::min(run + kRunSplits, whole.first_split + whole.splits) <= unit_.first_split + unit_.splits;
 }
 
-void Block::store_records(std::int32_t split) const {
+// What the split in hand adds to its run, or leaves for the others of the group.
+void Block::end_split(std::int32_t split) {
+  if (!holds_run_of(split)) return store_records(split, 1, max_, sum_, scratch_.acc);
+  if (run_empty_) {
+    std::copy_n(max_, rows_, run_max_);
+    std::copy_n(sum_, rows_, run_sum_);
+    std::swap(scratch_.run_acc, scratch_.acc);
+    run_empty_ = false;
+  } else {
+    for (int m = 0; m < rows_; ++m) {
+      const std::int64_t at = std::int64_t{m} * g_.acc_stride;
+      c_.kernels->fold(&run_max_[m], &run_sum_[m], scratch_.run_acc + at, max_[m], sum_[m], scratch_.acc + at,
+                       g_.acc_stride);
+    }
+  }
+  if ((split + 1) % kRunSplits == 0 || split + 1 == unit_.first_split + unit_.splits) end_run(split);
+}
+
+void Block::end_run(std::int32_t split) {
+  if (unit_.group >= 0) {
+    const std::int32_t first = std::max(split / kRunSplits * kRunSplits, unit_.first_split);
+    store_records(first, split + 1 - first, run_max_, run_sum_, scratch_.run_acc);
+  } else {
+    for (int m = 0; m < rows_; ++m) {
+      const std::int64_t at = std::int64_t{m} * g_.acc_stride;
+      c_.kernels->fold(&total_max_[m], &total_sum_[m], scratch_.total_acc + at, run_max_[m], run_sum_[m],
+                       scratch_.run_acc + at, g_.acc_stride);
+    }
+  }
+  run_empty_ = true;
+}
+
+// Splits [split, split + splits) joined, in the place of the first.
+void Block::store_records(std::int32_t split, std::int32_t splits, const float* max, const float* sum,
+                          const float* acc) const {
   for (int m = 0; m < rows_; ++m) {
     float* to = record(m, split);
-    std::copy_n(scratch_.acc + std::int64_t{m} * g_.acc_stride, g_.acc_stride, to);
-    to[g_.acc_stride] = max_[m];
-    to[g_.acc_stride + 1] = sum_[m];
+    std::copy_n(acc + std::int64_t{m} * g_.acc_stride, g_.acc_stride, to);
+    to[g_.acc_stride] = max[m];
+    to[g_.acc_stride + 1] = sum[m];
+    to[g_.acc_stride + 2] = static_cast<float>(splits);
   }
 }
 
-// The last unit of a group to arrive joins all splits in key order.
+// One row's maximum, sum of weights and weighted sum, to which parts are added.
+struct Sums {
+  const Geometry& g;
+  const Kernels& kernels;
+  float* acc;
+  float max = kNoKey;
+  float sum = 0.0f;
+
+  void add(const float* record) { add(record[g.acc_stride], record[g.acc_stride + 1], record); }
+  void add(float part_max, float part_sum, const float* part) {
+    kernels.fold(&max, &sum, acc, part_max, part_sum, part, g.acc_stride);
+  }
+};
+
+// The last unit of a group to arrive joins all splits in key order, run by run.
 void Block::join_group() {
   const Group& group = c_.layout->groups[unit_.group];
   std::atomic_ref<std::int32_t> arrived(c_.layout->arrivals[std::int64_t{unit_.group} * g_.lanes() + lane_]);
   if (arrived.fetch_add(unit_.splits, std::memory_order_acq_rel) + unit_.splits < group.whole.splits) return;
   arrived.store(0, std::memory_order_relaxed);
+  const std::int32_t end = group.whole.first_split + group.whole.splits;
   for (int m = 0; m < rows_; ++m) {
-    float max = kNoKey;
-    float sum = 0.0f;
-    for (std::int32_t s = 0; s < group.whole.splits; ++s) {
-      const float* part = record(m, group.whole.first_split + s);
-      c_.kernels->fold(&max, &sum, scratch_.total_acc, part[g_.acc_stride], part[g_.acc_stride + 1], part,
-                       g_.acc_stride);
+    Sums total{g_, *c_.kernels, scratch_.total_acc};
+    for (std::int32_t s = group.whole.first_split; s < end;) {
+      const std::int32_t run_end = std::min(end, (s / kRunSplits + 1) * kRunSplits);
+      Sums run{g_, *c_.kernels, scratch_.run_acc};
+      while (s < run_end) {
+        const float* part = record(m, s);
+        run.add(part);
+        s += static_cast<std::int32_t>(part[g_.acc_stride + 2]);
+      }
+      total.add(run.max, run.sum, run.acc);
     }
-    write_row(m, max, sum, scratch_.total_acc);
+    write_row(m, total.max, total.sum, total.acc);
   }
 }
 

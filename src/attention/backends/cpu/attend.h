@@ -17,12 +17,6 @@ struct AttendContext {
   KvSource source = KvSource::paged;
 };
 
-// A unit of the plan, for one lane (KV head and block of its query heads).
-struct Work {
-  std::int64_t unit = 0;
-  std::int32_t lane = 0;
-};
-
 // On one thread of the team. `next`: what the thread will probably be given then, null if nothing; its first
 // keys are on their way to the cache when it comes.
 void attend(const AttendContext& context, const Work& work, const Work* next, int thread);

@@ -60,24 +60,13 @@ class CpuAttention : public Attention {
   void run_units(const StepShape& shape, const Args& args, const PlanLayout& layout,
                  platform::cpu::Team& team) const {
     const AttendContext context{&geometry_, &kernels_, &shape, &args, &layout, source_};
-    const std::int64_t lanes = geometry_.lanes();
-    const std::int64_t units = layout.header->unit_count;
-    const std::int64_t count = units * lanes;
-    // As many units at a time as there are threads, lane by lane. Threads that keep step are then each in
-    // pages of their own: side by side in the heads of one page they slow each other down
-    // (docs/PERFORMANCE.md).
-    const auto work_of = [=, threads = std::int64_t{team.threads()}](std::int64_t index) {
-      const std::int64_t first = index / (threads * lanes) * threads;
-      const std::int64_t abreast = std::min(threads, units - first);
-      const std::int64_t at = index - first * lanes;
-      return Work{first + at % abreast, static_cast<std::int32_t>(at / abreast)};
-    };
+    const std::int64_t count = layout.header->work_count;
     // The rows of no sequence are one more piece of work, dealt first. Threads that keep step take turns.
     team.for_each(1 + count, [&](std::int64_t index, int thread) {
       if (index == 0) return clear_outside(context);
       const std::int64_t later = index - 1 + team.threads();
-      const Work next = later < count ? work_of(later) : Work{};
-      attend(context, work_of(index - 1), later < count ? &next : nullptr, thread);
+      const Work next = later < count ? work_of(layout, later) : Work{};
+      attend(context, work_of(layout, index - 1), later < count ? &next : nullptr, thread);
     });
   }
 
@@ -139,7 +128,7 @@ Backend cpu_backend() {
   caps.longest_query = 16;
   caps.recommended_page = 64;
   caps.recommended_because =
-      "decode at 16 and 1 is some 20 and 50 % slower, at 256 within 5 % (EPYC Zen 4, 2026-11-30)";
+      "decode at 16 and 1 is some 12 and 35 % slower, at 256 within 5 % (EPYC Zen 4, 2026-11-30)";
   return {"cpu", "flash attention, portable, AVX2 or AVX-512", caps,
           [](const Problem& problem, platform::Device&) {
             return cpu::make_attention(problem, platform::cpu::isa());

@@ -313,6 +313,43 @@ TEST(CpuAttention, BitsOfLatentAndScaledRowsToo) {
   }
 }
 
+// Contexts of several runs of splits, dealt whole, in runs and in single splits.
+TEST(CpuAttention, BitsOfLongRowsToo) {
+  constexpr std::int32_t kLength = 9 * kSplitKeys + 70;
+  for (MaskCase m : {kMasks[0], MaskCase{MaskKind::window, 5 * kSplitKeys}})
+    for (int heads : {1, 2, 9}) {
+      Spec spec;
+      spec.problem = problem_of(heads, heads, 16, 16, DType::bf16, 16);
+      spec.problem.mask = m.mask;
+      spec.mask_width = m.width;
+      spec.threads = 1;
+      spec.sequences = {{1, 30, kLength, 0, 0}};
+      const auto whole = rows_of(spec);
+      for (int threads : {1, 2, 3, 16}) {
+        spec.threads = threads;
+        const std::string name = std::to_string(heads) + " heads, threads " + std::to_string(threads);
+        spec.sequences = {{1, 1, kLength, 0, 0}};
+        expect_same(whole, rows_of(spec), name + " alone");
+        spec.sequences = {
+            {2, 1, 3000, 0, 0}, {1, 3, kLength - 7, 0, 0}, {3, 1, 700, 0, 0}, {1, 1, kLength, 0, 0}};
+        expect_same(whole, rows_of(spec), name + " with others");
+      }
+    }
+}
+
+TEST(CpuAttention, LongRowsAreRight) {
+  for (int threads : {1, 2, 16})
+    for (std::int32_t width : {0, 5 * kSplitKeys}) {
+      Spec spec;
+      spec.problem = problem_of(6, 3, 32, 32, DType::bf16, 64);
+      spec.problem.mask = width > 0 ? MaskKind::window : MaskKind::causal;
+      spec.mask_width = width;
+      spec.threads = threads;
+      spec.sequences = {{1, 1, 9 * kSplitKeys + 70, 0, 0}, {2, 2, 4 * kSplitKeys, 0, 0}};
+      expect_right(spec, "threads " + std::to_string(threads) + " window " + std::to_string(width));
+    }
+}
+
 // A tile's size and a head's neighbours must not matter: one head alone gives what it gives in a group.
 TEST(CpuAttention, HeadsOfAGroupDoNotInfluenceEachOther) {
   for (Isa isa : isas()) {

@@ -3,7 +3,8 @@
 // driver (attend.cc, built for the baseline) chooses a table once and decides what is computed.
 //
 // What makes a row's bits independent of its neighbours (level schedule_invariant): keys are taken in
-// tiles at absolute multiples of kTileKeys and splits at absolute multiples of kSplitKeys; a score is
+// tiles at absolute multiples of kTileKeys and splits at absolute multiples of kSplitKeys; splits are joined
+// in key order to runs of kRunSplits, at absolute multiples too, and runs in key order; a score is
 // kChains interleaved chains of multiply-adds over the dim, summed by one fixed tree, whether the vector
 // lanes hold dims (few rows) or keys (many rows); values are added key after key. A row to which a tile or
 // a key is invisible is left as it was, exactly. So the choice between the two ways is one of speed.
@@ -18,9 +19,10 @@ namespace quire::attention::cpu {
 
 inline constexpr int kTileKeys = 64;    // bits of a visibility word
 inline constexpr int kSplitKeys = 512;  // a multiple of kTileKeys
-inline constexpr int kChains = 8;       // partial sums of one score
-inline constexpr int kFewRows = 8;      // up to here tiles are read in place, above they are packed
-inline constexpr int kMaxRows = 96;     // (row, head) pairs of one block
+inline constexpr int kRunSplits = 4;
+inline constexpr int kChains = 8;    // partial sums of one score
+inline constexpr int kFewRows = 8;   // up to here tiles are read in place, above they are packed
+inline constexpr int kMaxRows = 96;  // (row, head) pairs of one block
 inline constexpr int kMaxDim = 576;
 inline constexpr int kPanel = 32;  // widest panel of packed keys or dims; acc rows are padded to it
 inline constexpr float kNoKey = -__builtin_huge_valf();  // maximum of a row that has seen no key
@@ -41,9 +43,10 @@ struct TileArgs {
   const void* const* next_k = nullptr;     // keys of the tile to come, to be fetched meanwhile, or null
   std::uint64_t any = 0;                   // union of visible, not 0
   const std::uint64_t* visible = nullptr;  // [rows] bit j: key j of the tile
-  const float* const* q_lanes = nullptr;   // [rows] -> [qk_dim] in lane order; not packed
-  const float* q_packed = nullptr;         // [rows, qk_dim] in chain order; packed
-  const float* k_scale = nullptr;          // [kTileKeys] or null
+  // [rows] -> [qk_dim] in lane order, one behind the other; not packed
+  const float* const* q_lanes = nullptr;
+  const float* q_packed = nullptr;  // [rows, qk_dim] in chain order; packed
+  const float* k_scale = nullptr;   // [kTileKeys] or null
   const float* v_scale = nullptr;
   float scale = 1.0f;    // of a score, static K scale included
   float softcap = 0.0f;  // 0: none
@@ -70,6 +73,8 @@ struct Kernels {
   void (*write[kKvElements])(float* out, const float* acc, float factor, int dim);
   // What a stored element is times this to give its value (fp8 is read as a scaled half).
   float unit[kKvElements];
+  // Addresses of `count` cache rows, `stride` bytes apart.
+  void (*place_rows)(const void** to, const char* row, std::int64_t stride, int count);
   // Joins a later part into an earlier one: (max, sum, acc) <- both. Either may have seen no key.
   void (*fold)(float* max, float* sum, float* acc, float part_max, float part_sum, const float* part_acc,
                int dim);

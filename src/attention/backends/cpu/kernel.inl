@@ -73,61 +73,93 @@ inline F tanh_of(F x) {
 
 // ---- few rows: the cache is read in place, lanes hold dims ----
 
-inline void fetch_row(const void* row, int bytes) {
-  for (int at = 0; at < bytes; at += 64)
-    __builtin_prefetch(static_cast<const char*>(row) + at, 0, kFetchLevel);
+constexpr int kNear = 3;       // a level for the compiler: the first
+constexpr int kFirstRows = 8;  // what a tile's loops begin with, as far as it is long
+
+// Inlined by force: a call to a function that only prefetches has no effect in the eyes of GCC 12, which
+// leaves it out.
+template <int kLevel>
+[[gnu::always_inline]] inline void fetch_row(const void* row, int bytes) {
+  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(row) + at, 0, kLevel);
 }
 
 // Cache rows to be fetched while something else is computed, a few lines at a time: in bursts they would fill
 // the miss buffers, stall the loads of what is in hand and leave memory idle afterwards.
 struct Fetch {
   const void* const* rows;
-  int count;  // 0: nothing to fetch
-  int bytes;  // of a row
+  const void* const* near_rows;  // kFetchNear: are in the second level, go into the first
+  int count;                     // of either; 0: nothing to fetch
+  int bytes;                     // of a row
 };
 
+// Dims [16 u, 16 u + 16) of the chains.
 template <KvElement E, int kRows, int kVectors>
-inline void chains_of(const float* const* q, const void* const* k, int dim, Fetch fetch,
-                      F (&acc)[kRows][kVectors]) {
+inline void chain_step(const float* const* q, const void* const* k, int u, F (&acc)[kRows][kVectors]) {
+  // All of a step at once where the registers suffice; else its two vectors one after the other.
+  constexpr int kPasses = kRows * (kVectors + 2) + 4 <= kRegisters ? 1 : 2;
   QUIRE_UNROLL
-  for (int r = 0; r < kRows; ++r) QUIRE_UNROLL
-  for (int n = 0; n < kVectors; ++n) acc[r][n] = zero();
-  const int steps = dim / 16;
-  for (int u = 0, due = 0, fetched = 0; u < steps; ++u) {
-    for (due += fetch.count; due >= steps; due -= steps) fetch_row(fetch.rows[fetched++], fetch.bytes);
-    // All of a step at once where the registers suffice; else its two vectors one after the other.
-    constexpr int kPasses = kRows * (kVectors + 2) + 4 <= kRegisters ? 1 : 2;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    F qa[kRows], qb[kRows];
     QUIRE_UNROLL
-    for (int pass = 0; pass < kPasses; ++pass) {
-      F qa[kRows], qb[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      if (kPasses == 1 || pass == 0) qa[r] = load_query(q[r] + 16 * u);
+      if (kPasses == 1 || pass == 1) qb[r] = load_query(q[r] + 16 * u + 8);
+    }
+    QUIRE_UNROLL
+    for (int n = 0; n < kVectors; ++n) {
+      F a, b;
+      load_keys<E>(k + key_of_vector(n), u, a, b);
       QUIRE_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        if (kPasses == 1 || pass == 0) qa[r] = load_query(q[r] + 16 * u);
-        if (kPasses == 1 || pass == 1) qb[r] = load_query(q[r] + 16 * u + 8);
-      }
-      QUIRE_UNROLL
-      for (int n = 0; n < kVectors; ++n) {
-        F a, b;
-        load_keys<E>(k + key_of_vector(n), u, a, b);
-        QUIRE_UNROLL
-        for (int r = 0; r < kRows; ++r) {
-          if (kPasses == 1 || pass == 0) acc[r][n] = fma(qa[r], a, acc[r][n]);
-          if (kPasses == 1 || pass == 1) acc[r][n] = fma(qb[r], b, acc[r][n]);
-        }
+        if (kPasses == 1 || pass == 0) acc[r][n] = fma(qa[r], a, acc[r][n]);
+        if (kPasses == 1 || pass == 1) acc[r][n] = fma(qb[r], b, acc[r][n]);
       }
     }
   }
 }
 
+// kDim > 0: the dim is known, and the rows of q lie one behind the other.
+template <KvElement E, int kRows, int kVectors, int kDim>
+inline void chains_of(const float* const* q, const void* const* k, int dim, Fetch fetch,
+                      F (&acc)[kRows][kVectors]) {
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r) QUIRE_UNROLL
+  for (int n = 0; n < kVectors; ++n) acc[r][n] = zero();
+  if constexpr (kDim > 0) {
+    constexpr int kSteps = kDim / 16;
+    constexpr int kKeys = kVectors * kKeysOfVector;
+    const float* rows[kRows];
+    QUIRE_UNROLL
+    for (int r = 0; r < kRows; ++r) rows[r] = q[0] + r * kDim;
+    QUIRE_UNROLL
+    for (int u = 0; u < kSteps; ++u) {
+      if (fetch.count > 0) QUIRE_UNROLL
+      for (int n = u * kKeys / kSteps; n < (u + 1) * kKeys / kSteps; ++n) {
+        fetch_row<kFetchLevel>(fetch.rows[n], kDim * kElementBytes[E]);
+        if (kFetchNear) fetch_row<kNear>(fetch.near_rows[n], kDim * kElementBytes[E]);
+      }
+      chain_step<E>(rows, k, u, acc);
+    }
+  } else {
+    const int steps = dim / 16;
+    for (int u = 0, due = 0, fetched = 0; u < steps; ++u) {
+      for (due += fetch.count; due >= steps; due -= steps)
+        fetch_row<kFetchLevel>(fetch.rows[fetched++], fetch.bytes);
+      chain_step<E>(q, k, u, acc);
+    }
+  }
+}
+
 // The values of the same keys are fetched meanwhile: they are next.
-template <KvElement E, int kRows>
+template <KvElement E, int kRows, int kDim>
 inline void scores_in_place_rows(const TileArgs& a, int row, KeyRange keys, bool fetch) {
   constexpr int kVectors = kVectorsAtOnce[kRows];
   constexpr int kKeys = kVectors * kKeysOfVector;
   for (int j = keys.begin; j < keys.end; j += kKeys) {
     F acc[kRows][kVectors];
-    chains_of<E, kRows, kVectors>(a.q_lanes + row, a.k + j, a.qk_dim,
-                                  {a.v + j, fetch ? kKeys : 0, a.v_dim * kElementBytes[E]}, acc);
+    const void* const* following = j + kKeys < keys.end ? a.k + j + kKeys : a.k + j;
+    const Fetch ahead{a.v + j, following, fetch ? kKeys : 0, a.v_dim * kElementBytes[E]};
+    chains_of<E, kRows, kVectors, kDim>(a.q_lanes + row, a.k + j, a.qk_dim, ahead, acc);
     store_scores(acc, j, a.chains, a.scores + row * kTileKeys + j);
   }
 }
@@ -149,40 +181,51 @@ inline void for_few_rows(int rows, F1 f) {
   }
 }
 
-template <KvElement E>
+template <KvElement E, int kDim>
 struct ScoresInPlace {
   const TileArgs& a;
   KeyRange keys;
   template <int kRows>
   void run(int row, bool first) const {
-    scores_in_place_rows<E, kRows>(a, row, keys, first);
+    scores_in_place_rows<E, kRows, kDim>(a, row, keys, first);
   }
 };
 
+inline bool one_stretch(const void* const* rows, KeyRange keys, int bytes) {
+  const int last = keys.end - 1;
+  return static_cast<const char*>(rows[last]) - static_cast<const char*>(rows[keys.begin]) ==
+         std::int64_t{bytes} * (last - keys.begin);
+}
+
 // Panels [panel, panel + kPanels) of the sums. Of the next tile's keys the same bytes are fetched.
-template <KvElement E, int kRows, int kPanels>
+template <KvElement E, int kRows, int kPanels, int kDim>
 inline void values_block(const TileArgs& a, int row, int panel, KeyRange keys, bool fetch) {
   constexpr int kVectors = 2 * kPanels;
   constexpr int kBytes = kPanels * kPanelWidth * kElementBytes[E];
+  const int v_dim = kDim > 0 ? kDim : a.v_dim;
+  const int acc_stride = kDim > 0 ? kDim : a.acc_stride;
   F acc[kRows][kVectors];
-  float* base = a.acc + row * a.acc_stride + panel * kPanelWidth;
+  float* base = a.acc + row * acc_stride + panel * kPanelWidth;
   const float* p = a.scores + row * kTileKeys;
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r) {
     const F alpha = set(a.alpha[row + r]);
     QUIRE_UNROLL
-    for (int s = 0; s < kVectors; ++s)
-      acc[r][s] = mul(load_wide(base + r * a.acc_stride + s * kLanes), alpha);
+    for (int s = 0; s < kVectors; ++s) acc[r][s] = mul(load_wide(base + r * acc_stride + s * kLanes), alpha);
   }
-  const void* const* next = fetch ? a.next_k : a.v;
+  const void* const* next = fetch && a.next_k != nullptr ? a.next_k : a.v;
   const int ahead = panel * kPanelWidth * kElementBytes[E];
+  // Rows of several pages go into the first level whole, with the first panel: the others find them there.
+  const bool scattered = fetch && panel == 0 && !one_stretch(a.v, keys, v_dim * kElementBytes[E]);
+  const int near_end = scattered ? keys.end - kFirstRows : 0;
   for (int j = keys.begin; j < keys.end; ++j) {
     QUIRE_UNROLL
     for (int at = 0; at < kBytes; at += 64)
       __builtin_prefetch(static_cast<const char*>(next[j]) + ahead + at, 0, kFetchLevel);
+    if (j < near_end) fetch_row<kNear>(a.v[j + kFirstRows], v_dim * kElementBytes[E]);
     F v[kVectors];
     QUIRE_UNROLL
-    for (int s = 0; s < kPanels; ++s) load_panel<E>(a.v[j], panel + s, a.v_dim, v[2 * s], v[2 * s + 1]);
+    for (int s = 0; s < kPanels; ++s) load_panel<E>(a.v[j], panel + s, v_dim, v[2 * s], v[2 * s + 1]);
     QUIRE_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const F weight = set(p[r * kTileKeys + j]);
@@ -192,21 +235,21 @@ inline void values_block(const TileArgs& a, int row, int panel, KeyRange keys, b
   }
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r) QUIRE_UNROLL
-  for (int s = 0; s < kVectors; ++s) store(base + r * a.acc_stride + s * kLanes, acc[r][s]);
+  for (int s = 0; s < kVectors; ++s) store(base + r * acc_stride + s * kLanes, acc[r][s]);
 }
 
-template <KvElement E>
+template <KvElement E, int kDim>
 struct ValuesInPlace {
   const TileArgs& a;
   KeyRange keys;
   template <int kRows>
   void run(int row, bool first) const {
     constexpr int kPanels = kPanelsAtOnce[kRows];
-    const int panels = (a.v_dim + kPanelWidth - 1) / kPanelWidth;
-    const bool fetch = first && a.next_k != nullptr;
+    const int panels = ((kDim > 0 ? kDim : a.v_dim) + kPanelWidth - 1) / kPanelWidth;
     int n = 0;
-    for (; n + kPanels <= panels; n += kPanels) values_block<E, kRows, kPanels>(a, row, n, keys, fetch);
-    for (; n < panels; ++n) values_block<E, kRows, 1>(a, row, n, keys, fetch);
+    for (; n + kPanels <= panels; n += kPanels) values_block<E, kRows, kPanels, kDim>(a, row, n, keys, first);
+    if constexpr (kDim == 0 || kDim % (kPanels * kPanelWidth) != 0)
+      for (; n < panels; ++n) values_block<E, kRows, 1, kDim>(a, row, n, keys, first);
   }
 };
 
@@ -219,7 +262,7 @@ inline void pack_keys(const TileArgs& a, KeyRange keys) {
   const int k_bytes = a.qk_dim * kElementBytes[E];
   for (int j = keys.begin; j < keys.end; j += 8) {
     if (a.next_k != nullptr) QUIRE_UNROLL
-    for (int n = 0; n < 8; ++n) fetch_row(a.next_k[j + n], k_bytes);
+    for (int n = 0; n < 8; ++n) fetch_row<kFetchLevel>(a.next_k[j + n], k_bytes);
     float* panel = a.k_pack + (j / kPanelWidth) * kPanelWidth * a.qk_dim + j % kPanelWidth;
     for (int t = 0; t < steps; t += 2) {
       F8 x[8], y[8];
@@ -240,7 +283,7 @@ template <KvElement E>
 inline void pack_values(const TileArgs& a, KeyRange keys) {
   const int panels = (a.v_dim + kPanelWidth - 1) / kPanelWidth;
   for (int j = keys.begin; j < keys.end; ++j) {
-    if (a.next_k != nullptr) fetch_row(a.next_k[j], a.qk_dim * kElementBytes[E]);
+    if (a.next_k != nullptr) fetch_row<kFetchLevel>(a.next_k[j], a.qk_dim * kElementBytes[E]);
     float* at = a.v_pack + j * kPanelWidth;
     for (int n = 0; n < panels; ++n, at += kPanelWidth * kTileKeys) {
       F x, y;
@@ -418,39 +461,65 @@ inline void softmax_rows(const TileArgs& a, int row) {
   }
 }
 
+// Rows [row, row + kRows), if that many go side by side, exist and see a key.
+template <int kRows>
+inline bool softmax_abreast(const TileArgs& a, int row) {
+  if constexpr (kRows <= kSoftmaxRows) {
+    if (row + kRows > a.rows) return false;
+    for (int r = 0; r < kRows; ++r)
+      if (a.visible[row + r] == 0) return false;
+    softmax_rows<kRows>(a, row);
+    return true;
+  }
+  return false;
+}
+
 inline void softmax(const TileArgs& a) {
   for (int row = 0; row < a.rows;) {
-    if (a.visible[row] == 0) {
-      float* s = a.scores + row * kTileKeys;
+    if (softmax_abreast<4>(a, row)) {
+      row += 4;
+    } else if (softmax_abreast<2>(a, row)) {
+      row += 2;
+    } else if (!softmax_abreast<1>(a, row++)) {
+      float* s = a.scores + (row - 1) * kTileKeys;
       for (int j = 0; j < kTileKeys; j += kLanes) store(s + j, set(0.0f));
-      a.alpha[row++] = 1.0f;
-    } else if (kSoftmaxRows == 2 && row + 1 < a.rows && a.visible[row + 1] != 0) {
-      softmax_rows<kSoftmaxRows>(a, row);
-      row += kSoftmaxRows;
-    } else {
-      softmax_rows<1>(a, row++);
+      a.alpha[row - 1] = 1.0f;
     }
   }
+}
+
+// The first rows of what comes next go into the first level before the rest of it.
+[[gnu::always_inline]] inline void fetch_first(const void* const* rows, int bytes) {
+  if (!kFetchNear || rows == nullptr) return;
+  for (int n = 0; n < kFirstRows; ++n) fetch_row<kNear>(rows[n], bytes);
+}
+
+template <KvElement E, int kDim>
+inline void tile_in_place(const TileArgs& a, KeyRange keys) {
+  for_few_rows(a.rows, ScoresInPlace<E, kDim>{a, keys});
+  fetch_first(a.v + keys.begin, a.v_dim * kElementBytes[E]);
+  softmax(a);
+  for_few_rows(a.rows, ValuesInPlace<E, kDim>{a, keys});
+  fetch_first(a.next_k, a.qk_dim * kElementBytes[E]);
 }
 
 template <KvElement E>
 void tile(const TileArgs& args) {
   const TileArgs a = args;
   const KeyRange keys = visible_range(a.any, a.packed ? kPanelWidth : kKeyBlock);
-  if (a.packed) {
-    pack_keys<E>(a, keys);
-    for (int j = keys.begin / kPanelWidth * kPanelWidth; j < keys.end; j += kPanelWidth)
-      for_row_blocks(a.rows, ScoresBlock{a, j});
-  } else {
-    for_few_rows(a.rows, ScoresInPlace<E>{a, keys});
+  if (!a.packed) {
+    if constexpr (kKnownDims) {
+      if (a.qk_dim == 128 && a.v_dim == 128) return tile_in_place<E, 128>(a, keys);
+      if (a.qk_dim == 64 && a.v_dim == 64) return tile_in_place<E, 64>(a, keys);
+    }
+    return tile_in_place<E, 0>(a, keys);
   }
+  pack_keys<E>(a, keys);
+  for (int j = keys.begin / kPanelWidth * kPanelWidth; j < keys.end; j += kPanelWidth)
+    for_row_blocks(a.rows, ScoresBlock{a, j});
   softmax(a);
-  if (a.packed) {
-    pack_values<E>(a, keys);
-    for (int d = 0; d < a.v_dim; d += kPanelWidth) for_row_blocks(a.rows, ValuesBlock{a, d, keys});
-  } else {
-    for_few_rows(a.rows, ValuesInPlace<E>{a, keys});
-  }
+  pack_values<E>(a, keys);
+  for (int d = 0; d < a.v_dim; d += kPanelWidth) for_row_blocks(a.rows, ValuesBlock{a, d, keys});
 }
 
 template <KvElement E>
@@ -464,6 +533,10 @@ void q_by_chain(const float* q, int dim, float* to) {
   const int steps = dim / 8;
   for (int t = 0; t < steps; ++t)
     for (int c = 0; c < 8; ++c) to[c * steps + t] = q[dim_of<E>(t, c)];
+}
+
+void place_rows(const void** to, const char* row, std::int64_t stride, int count) {
+  for (int j = 0; j < count; ++j) to[j] = row + j * stride;
 }
 
 void fold(float* max_io, float* sum_io, float* acc, float part_max, float part_sum, const float* part_acc,
@@ -495,4 +568,5 @@ constexpr Kernels kTable{{tile<kF32>, tile<kBf16>, tile<kF16>, tile<kFp8>},
                          {q_by_chain<kF32>, q_by_chain<kBf16>, q_by_chain<kF16>, q_by_chain<kFp8>},
                          {write<kF32>, write<kBf16>, write<kF16>, write<kFp8>},
                          {1.0f, 1.0f, 1.0f, kFp8Unit},
+                         place_rows,
                          fold};

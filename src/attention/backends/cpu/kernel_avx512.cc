@@ -11,7 +11,7 @@ namespace {
 using F = __m512;
 constexpr int kLanes = 16;
 constexpr int kMicroRows = 8;    // 16 accumulators: two FMA pipes of latency 4 stay full
-constexpr int kSoftmaxRows = 2;  // side by side
+constexpr int kSoftmaxRows = 4;  // side by side
 constexpr int kRegisters = 32;
 constexpr int kKeysOfVector = 2;  // a vector holds 8 dims of key n and of key n + kKeyStep
 constexpr int kKeyStep = 4;
@@ -19,6 +19,8 @@ constexpr int kKeyBlock = 16;
 constexpr int kVectorsAtOnce[5] = {0, 8, 8, 4, 4};  // by rows
 constexpr int kPanelsAtOnce[5] = {0, 4, 4, 2, 2};
 constexpr int kFetchLevel = 2;
+constexpr bool kFetchNear = true;  // into the first level, a few rows ahead
+constexpr bool kKnownDims = true;  // loops of their own for the usual dims
 
 inline F load_wide(const float* p) { return _mm512_loadu_ps(p); }
 inline void store(float* p, F x) { _mm512_storeu_ps(p, x); }
@@ -142,13 +144,13 @@ inline F sum_chains(const F x[8]) {
 }
 
 template <int kRows>
-inline void store_scores(F (&acc)[kRows][8], int, float*, float* scores) {
+[[gnu::always_inline]] inline void store_scores(F (&acc)[kRows][8], int, float*, float* scores) {
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r) store(scores + r * kTileKeys, sum_chains(acc[r]));
 }
 
 template <int kRows>
-inline void store_scores(F (&acc)[kRows][4], int, float*, float* scores) {
+[[gnu::always_inline]] inline void store_scores(F (&acc)[kRows][4], int, float*, float* scores) {
   QUIRE_UNROLL
   for (int r = 0; r < kRows; r += 2) {
     const int s = r + 1 < kRows ? r + 1 : r;

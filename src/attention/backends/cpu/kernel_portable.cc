@@ -25,6 +25,8 @@ constexpr int kRegisters = 16;
 constexpr int kVectorsAtOnce[5] = {0, 4, 2, 2, 1};  // by rows
 constexpr int kPanelsAtOnce[5] = {0, 2, 1, 1, 1};
 constexpr int kFetchLevel = 2;
+constexpr bool kFetchNear = false;  // into the first level, a few rows ahead
+constexpr bool kKnownDims = false;  // loops of their own for the usual dims
 
 template <class V>
 inline V load_as(const void* p) {
