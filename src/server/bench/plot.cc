@@ -85,17 +85,24 @@ class Svg {
 
 void distribution(Svg& svg, Panel panel, const std::string& title, std::vector<double> values, double limit) {
   const Spread spread = spread_of(values);  // sorts
-  panel.most_x = round_up(std::max(spread.max, limit));
+  // A few stragglers, or a limit far away, should not press the curve to the edge: what is beyond is not
+  // drawn.
+  constexpr double kBehindP99 = 1.2;
+  constexpr double kFarLimit = 4.0;
+  const double shown = std::min(spread.max, kBehindP99 * spread.p99);
+  panel.most_x = round_up(limit <= kFarLimit * shown ? std::max(shown, limit) : shown);
   svg.frame(panel,
             fmt::format("{}: p50 {}, p99 {}", title, seconds_text(spread.p50), seconds_text(spread.p99)));
   std::vector<std::pair<double, double>> points;
   const std::size_t stride = std::max<std::size_t>(1, values.size() / kMostPoints);
-  for (std::size_t i = 0; i < values.size(); i += stride)
+  if (!values.empty()) points.emplace_back(values[0], 0.0);
+  for (std::size_t i = 0; i < values.size() && values[i] <= panel.most_x; i += stride)
     points.emplace_back(values[i], static_cast<double>(i + 1) / static_cast<double>(values.size()));
-  if (!values.empty()) points.emplace_back(values.back(), 1.0);
+  if (!values.empty() && values.back() <= panel.most_x) points.emplace_back(values.back(), 1.0);
   svg.curve(panel, points, "a");
   for (const auto& [value, kind] : {std::pair(spread.p99, "m"), std::pair(limit, "l")})
-    if (value > 0.0) svg.line(panel.at_x(value), panel.y, panel.at_x(value), panel.y + kPanelHeight, kind);
+    if (value > 0.0 && value <= panel.most_x)
+      svg.line(panel.at_x(value), panel.y, panel.at_x(value), panel.y + kPanelHeight, kind);
   for (const double part : {0.0, 0.5, 1.0}) {
     svg.words(panel.x - 6, panel.at_y(part) + 4, fmt::format("{:.0f} %", 100 * part), "end");
     svg.words(panel.at_x(panel.most_x * part), panel.y + kPanelHeight + 16, seconds_text(panel.most_x * part),
@@ -140,7 +147,7 @@ void over_time(Svg& svg, Panel panel, std::span<const Outcome> outcomes) {
   }
   svg.curve(panel, a, "a");
   svg.curve(panel, b, "b");
-  svg.words(panel.x + 90, panel.y - 10,
+  svg.words(panel.x, panel.y + kPanelHeight + 34,
             fmt::format("blue: pieces of text a second, to {:.4g}; orange: requests "
                         "under way, to {:.4g}",
                         most_texts, most_running));
