@@ -32,9 +32,25 @@ struct Run {
   bool chat = false;
   bool json = false;
   bool explain = false;
+  bool json_object = false;
+  std::string json_schema;  // files
+  std::string grammar;
   Options options;
   SamplingFlags sampling;
 };
+
+// What the answer is held to.
+Status set_format(const Run& run, TextRequest* request) {
+  if (int{run.json_object} + int{!run.json_schema.empty()} + int{!run.grammar.empty()} > 1)
+    return bad_input("more than one format: give one of --json-object, --json-schema and --grammar");
+  if (run.json_object) request->format = AnswerFormat::json_object;
+  const std::string& file = run.json_schema.empty() ? run.grammar : run.json_schema;
+  if (file.empty()) return {};
+  request->format = run.json_schema.empty() ? AnswerFormat::grammar : AnswerFormat::json_schema;
+  QUIRE_TRY(text, read_file(file));
+  request->schema = std::move(text);
+  return {};
+}
 
 Result<TextRequest> single_request(const Run& run, const Session& session) {
   const int sources = int{run.has_prompt} + int{!run.file.empty()} + int{run.has_ids};
@@ -55,6 +71,7 @@ Result<TextRequest> single_request(const Run& run, const Session& session) {
   request.sampling = effective_sampling(*run.settings, run.sampling, session.defaults());
   request.stop = run.sampling.stop;
   request.ignore_eos = run.sampling.ignore_eos;
+  QUIRE_TRY_STATUS(set_format(run, &request));
   return request;
 }
 
@@ -279,6 +296,7 @@ Status run_many(const Run& run, Session& session) {
   base.sampling = effective_sampling(*run.settings, run.sampling, session.defaults());
   base.stop = run.sampling.stop;
   base.ignore_eos = run.sampling.ignore_eos;
+  QUIRE_TRY_STATUS(set_format(run, &base));
   QUIRE_TRY(requests, parse_prompts(text, base, run.chat, run.samples));
   return Many(session, std::move(requests), /*json=*/true).run();
 }
@@ -307,6 +325,10 @@ Command make_run(CLI::App& root) {
       .text("--ids", &run->ids, "the prompt as token ids: 1,2,3", &run->has_ids)
       .text("--prompts", &run->prompts, "many prompts, one JSON object a line; prints one JSON object a line")
       .on("--chat", &run->chat, "put the prompt into the model's chat template")
+      .on("--json-object", &run->json_object, "the answer is a JSON object")
+      .text("--json-schema", &run->json_schema, "the answer is JSON that the schema in this file accepts")
+      .text("--grammar", &run->grammar,
+            "the answer is what the EBNF in this file derives, from its rule root")
       .json(&run->json, "print one JSON object instead of text");
   add_engine_settings(*run->settings, &run->options, &run->explain);
   add_sampling_settings(*run->settings, &run->sampling);

@@ -70,6 +70,12 @@ class Check {
     if (value.contains("allOf") && value["allOf"].is_array() && value["allOf"].size() > 1)
       return bad_input(fmt::format("{}/allOf has {} schemas: write them as one", at, value["allOf"].size()));
     QUIRE_TRY_STATUS(combining(value, at));
+    if (value.contains("$ref")) {
+      const Json& target = value["$ref"];
+      if (!target.is_string() || !(target == "#" || target.get_ref<const std::string&>().starts_with("#/")))
+        return bad_input(
+            fmt::format("{}/$ref: only what begins with #/ can be found, in the schema itself", at));
+    }
     const bool lengths = value.contains("minLength") || value.contains("maxLength");
     for (const std::string_view other : {"pattern", "format"}) {
       if (lengths && value.contains(other))

@@ -1,0 +1,199 @@
+// Grammars over a real vocabulary: what they let through, what they refuse, what compiling them costs at
+// most.
+#include "grammar/grammar.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "grammar/schema.h"
+#include "grammar/testing.h"
+
+namespace quire::grammar {
+namespace {
+
+const tokenizer::Tokenizer& bytes() {
+  static const tokenizer::Tokenizer made = [] {
+    Result<tokenizer::Tokenizer> tokenizer =
+        tokenizer::Tokenizer::from_json(testing::byte_tokenizer({"<end>", "<mark>"}));
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+    return std::move(tokenizer).value();
+  }();
+  return made;
+}
+
+constexpr std::int32_t kEnd = 256;
+
+std::unique_ptr<Compiler> compiler(std::span<const std::string_view> markers = {}) {
+  Result<std::unique_ptr<Compiler>> made =
+      Compiler::create(bytes(), std::vector<std::int32_t>{kEnd}, markers);
+  EXPECT_TRUE(made.ok()) << made.error().message;
+  return std::move(made).value();
+}
+
+std::vector<std::int32_t> allowed(Guide& guide) {
+  std::vector<std::uint32_t> words(11, ~0u);  // more than the vocabulary has
+  std::vector<std::int32_t> ids;
+  if (!guide.mask(words)) return {-1};
+  for (std::int32_t id = 0; id < 352; ++id) {
+    if (words[static_cast<std::size_t>(id / 32)] >> id % 32 & 1u) ids.push_back(id);
+  }
+  return ids;
+}
+
+// How the grammar takes a text: its first bytes that it refuses, or what it says at the end.
+std::string taken(const GuideMaker& maker, const std::string& text) {
+  const std::shared_ptr<Guide> guide = maker.make();
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (guide->ended()) return "ended at " + std::to_string(i);
+    const auto byte = static_cast<std::int32_t>(static_cast<unsigned char>(text[i]));
+    const std::vector<std::int32_t> may = allowed(*guide);
+    if (std::find(may.begin(), may.end(), byte) == may.end()) return "refused at " + std::to_string(i);
+    guide->accept(byte);
+  }
+  if (guide->ended()) return "ended";
+  const std::vector<std::int32_t> may = allowed(*guide);
+  return std::find(may.begin(), may.end(), kEnd) != may.end() ? "may end" : "goes on";
+}
+
+TEST(Grammar, ASchemaLetsThroughWhatItAccepts) {
+  const std::unique_ptr<Compiler> made = compiler();
+  const auto maker = made->json_schema(R"({"type":"object","properties":{"n":{"type":"integer","minimum":1},
+      "s":{"type":"string","maxLength":3},"l":{"type":"array","items":{"enum":["a",true,null]},"maxItems":2}},
+      "required":["n","s"]})");
+  ASSERT_TRUE(maker.ok()) << maker.error().message;
+  EXPECT_EQ(taken(**maker, R"({"n": 12, "s": "abc"})"), "ended");
+  EXPECT_EQ(taken(**maker, R"({"n":7,"s":"ä","l":["a",null]})"), "ended");
+  EXPECT_EQ(taken(**maker, R"({"n": 0)"), "refused at 6");
+  EXPECT_EQ(taken(**maker, R"({"s")"), "refused at 2");
+  EXPECT_EQ(taken(**maker, R"({"n": 1, "s": "abcd")"), "refused at 18");
+  EXPECT_EQ(taken(**maker, R"({"n": 1, "s": "a", "l": ["a", "b")"), "refused at 31");
+  EXPECT_EQ(taken(**maker, R"({"n": 1})"), "refused at 7");
+  EXPECT_EQ(taken(**maker, "{\"n\": 1, \"s\": \"a\t"), "refused at 16") << "no control character in a string";
+  EXPECT_EQ(taken(**maker, R"(x)"), "refused at 0");
+}
+
+TEST(Grammar, JsonObjectAndEbnf) {
+  const std::unique_ptr<Compiler> made = compiler();
+  const auto object = made->json_object();
+  ASSERT_TRUE(object.ok()) << object.error().message;
+  EXPECT_EQ(taken(**object, R"({"any": [1.5e3, {"x": "\n\u00e4"}, false]})"), "ended");
+  EXPECT_EQ(taken(**object, "[1]"), "refused at 0");
+  EXPECT_EQ(taken(**object, R"({"any")"), "goes on");
+  const auto list = made->ebnf("root ::= \"no\" | item (\",\" item)*\nitem ::= [0-9]+");
+  ASSERT_TRUE(list.ok()) << list.error().message;
+  EXPECT_EQ(taken(**list, "12,3"), "may end");
+  EXPECT_EQ(taken(**list, "no"), "ended");
+  EXPECT_EQ(taken(**list, "12,"), "goes on");
+  EXPECT_EQ(taken(**list, "1a"), "refused at 1");
+}
+
+TEST(Grammar, SpecialTokensComeOnlyAsEndOrMarker) {
+  const char grammar[] = "root ::= \"<mark>\" [a-z]+";
+  const std::unique_ptr<Compiler> without = compiler();
+  const std::shared_ptr<Guide> plain = (*without->ebnf(grammar))->make();
+  EXPECT_EQ(allowed(*plain), (std::vector<std::int32_t>{'<'}));
+  const std::string_view markers[] = {"<mark>"};
+  const std::unique_ptr<Compiler> with = compiler(markers);
+  const std::shared_ptr<Guide> marked = (*with->ebnf(grammar))->make();
+  EXPECT_EQ(allowed(*marked), (std::vector<std::int32_t>{'<', 257}));
+  marked->accept(257);
+  marked->accept('q');
+  const std::vector<std::int32_t> may = allowed(*marked);
+  EXPECT_EQ(may.size(), 27u);
+  EXPECT_EQ(may.back(), kEnd);
+  EXPECT_FALSE(marked->ended());
+  marked->accept(kEnd);
+  EXPECT_TRUE(marked->ended());
+}
+
+TEST(Grammar, WhatAGuideDoesNotKnowEndsTheRequestNotTheProcess) {
+  const std::shared_ptr<Guide> guide = (*compiler()->ebnf("root ::= \"ab\""))->make();
+  guide->accept('x');
+  EXPECT_EQ(allowed(*guide), std::vector<std::int32_t>{});
+  guide->accept(100000);
+  EXPECT_EQ(allowed(*guide), std::vector<std::int32_t>{});
+  EXPECT_FALSE(guide->ended());
+}
+
+TEST(Grammar, BadInputIsRefusedWithItsPlace) {
+  const std::unique_ptr<Compiler> made = compiler();
+  struct Case {
+    std::string schema, part;
+  };
+  const Case cases[] = {
+      {"", "not JSON"},
+      {"{", "not JSON"},
+      {"[]", "# is no schema"},
+      {R"({"type":"nothing"})", "cannot be compiled"},
+      {R"({"properties":{"a":{"not":{}}}})", "#/properties/a/not"},
+      {R"({"type":"array","uniqueItems":true})", "#/uniqueItems"},
+      {R"({"allOf":[{"type":"object"},{"required":["a"]}]})", "#/allOf"},
+      {R"({"anyOf":[{"type":"object"}],"required":["a"]})", "anyOf hides required"},
+      {R"({"$ref":"#/$defs/a","anyOf":[]})", "hides"},
+      {R"({"type":"string","maxLength":1000000})", "0 to 1000"},
+      {R"({"type":"array","minItems":-1})", "0 to 1000"},
+      {R"({"type":"string","pattern":"a+","minLength":3})", "pattern hides"},
+      {R"({"$ref":"#/nowhere"})", "cannot be compiled"},
+      {R"({"$ref":"http://example.org/s"})", "#/$ref"},
+      {R"({"type":"integer","minimum":5,"maximum":4})", "cannot be compiled"},
+      {std::string(200, '[') + std::string(200, ']'), "levels deep"},
+      {"{\"title\":\"" + std::string(70000, 'x') + "\"}", "at most 65536"},
+  };
+  for (const Case& one : cases) {
+    const auto maker = made->json_schema(one.schema);
+    ASSERT_FALSE(maker.ok()) << one.schema;
+    EXPECT_NE(maker.error().message.find(one.part), std::string::npos)
+        << one.schema.substr(0, 100) << ": " << maker.error().message;
+  }
+  for (const std::string& text :
+       {std::string("root ::= "), std::string("rule ::= \"a\""), std::string("root ::= missing"),
+        std::string("root ::= \"a"), "root ::= " + std::string(60000, '(')})
+    EXPECT_FALSE(made->ebnf(text).ok()) << text.substr(0, 40);
+}
+
+// Random bytes of the alphabet of schemas: an answer or a reason, never a crash.
+TEST(Grammar, RandomSchemasAreAnswered) {
+  const std::unique_ptr<Compiler> made = compiler();
+  const std::vector<std::string> words = {"{",
+                                          "}",
+                                          "[",
+                                          "]",
+                                          ":",
+                                          ",",
+                                          "\"type\"",
+                                          "\"object\"",
+                                          "\"string\"",
+                                          "\"properties\"",
+                                          "\"a\"",
+                                          "\"anyOf\"",
+                                          "\"items\"",
+                                          "1",
+                                          "true",
+                                          "\"pattern\"",
+                                          "\"[a-z\"",
+                                          "\"enum\"",
+                                          "\"required\"",
+                                          "{\"type\":\"integer\"}",
+                                          "\"$ref\"",
+                                          "\"#\"",
+                                          "null",
+                                          "-3",
+                                          "1e400"};
+  std::mt19937 random(5);
+  int good = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string schema = "{";
+    for (std::size_t n = random() % 12; n > 0; --n) {
+      schema += words[6 + random() % (words.size() - 6)] + ":" + words[6 + random() % (words.size() - 6)];
+      schema += n > 1 ? "," : "";
+    }
+    schema += "}";
+    good += made->json_schema(schema).ok() ? 1 : 0;
+  }
+  EXPECT_GT(good, 20);
+}
+
+}  // namespace
+}  // namespace quire::grammar
