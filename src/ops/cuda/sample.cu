@@ -71,12 +71,11 @@ class Sampler {
         me_(static_cast<int>(threadIdx.x)) {}
 
   __device__ std::int32_t run(const SamplingParams& p, const LogitBias* bias, const std::int32_t* tokens,
-                              std::int32_t token_count, std::int32_t prompt_length,
-                              const std::uint32_t* mask) {
+                              std::int32_t token_count, std::int32_t prompt_length) {
     if (!load()) return -1;
     apply_penalties(p, tokens, token_count, prompt_length);
     apply_bias(p, bias);
-    if (mask != nullptr && !apply_mask(mask)) return -1;
+    if (a_.s.mask_row != nullptr && !apply_mask()) return -1;
     const Cell best = argmax();
     if (!(p.temperature > 0.0f)) return best.id;
     largest_ = best.value / p.temperature;
@@ -222,7 +221,10 @@ class Sampler {
   }
 
   // False when nothing is left. Slices start at multiples of eight, so a word may belong to two blocks.
-  __device__ bool apply_mask(const std::uint32_t* mask) {
+  __device__ bool apply_mask() {
+    const std::int32_t mask_row = a_.s.mask_row[blockIdx.x / kBlocks];
+    if (mask_row < 0) return true;
+    const std::uint32_t* mask = a_.s.masks + mask_row * mask_words(a_.vocab);
     std::int32_t possible = 0;
     for (int i = me_; i < size_; i += kThreads) {
       const int id = first_ + i;
@@ -447,9 +449,7 @@ __global__ void __launch_bounds__(kThreads, 2) sample_kernel(const __grid_consta
   const SamplingParams params = a.s.params[slot];
   const LogitBias* bias = a.s.bias ? a.s.bias + std::int64_t{slot} * kMaxLogitBias : nullptr;
   const auto tokens = static_cast<std::int32_t>(min(static_cast<std::int64_t>(length), state.history_stride));
-  const std::int32_t mask_row = a.s.mask_row == nullptr ? -1 : a.s.mask_row[row];
-  const std::uint32_t* mask = mask_row < 0 ? nullptr : a.s.masks + mask_row * mask_words(a.vocab);
-  const std::int32_t token = sampler.run(params, bias, history, tokens, state.prompt_length[slot], mask);
+  const std::int32_t token = sampler.run(params, bias, history, tokens, state.prompt_length[slot]);
   // Nobody leaves, or changes the history, while another block still reads.
   cg::this_cluster().sync();
   if (!writes) return;

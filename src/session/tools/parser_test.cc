@@ -8,6 +8,8 @@
 #include <sstream>
 
 #include "base/golden_dir.h"
+#include "grammar/grammar.h"
+#include "grammar/testing.h"
 #include "quire/tools.h"
 #include "session/tools/syntax.h"
 
@@ -234,6 +236,59 @@ TEST(ToolSyntax, IsReadOffTheChatTemplate) {
     EXPECT_EQ(tool_syntax_of(template_of(other)).format, ToolFormat::none) << other;
   EXPECT_EQ(tool_syntax_of("... <|python_tag|> ...").format, ToolFormat::llama);
   EXPECT_TRUE(tool_syntax_of("[TOOL_CALLS]' + name + '[ARGS]'").named_calls);
+}
+
+// Random walks through the grammar of every format: the parser finds the calls and nothing else.
+TEST(CallGrammar, WhatItLetsThroughTheParserReads) {
+  const nlohmann::json parameters = nlohmann::json::parse(
+      R"({"type":"object","properties":{"n":{"type":"integer","minimum":0,"maximum":99},"s":{"enum":["}]","\"<"]}},
+          "required":["n"],"additionalProperties":false})");
+  nlohmann::json tools;
+  for (const char* name : {"first", "second"})
+    tools.push_back({{"type", "function"}, {"function", {{"name", name}, {"parameters", parameters}}}});
+  const auto tokenizer = tokenizer::Tokenizer::from_json(grammar::testing::byte_tokenizer({"<end>"}));
+  ASSERT_TRUE(tokenizer.ok());
+  const auto compiler = grammar::Compiler::create(*tokenizer, std::vector<std::int32_t>{256});
+  ASSERT_TRUE(compiler.ok());
+  std::mt19937 random(8);
+  for (const ToolFormat format :
+       {ToolFormat::hermes, ToolFormat::llama, ToolFormat::mistral, ToolFormat::deepseek}) {
+    for (int variant = 0; variant < 4; ++variant) {
+      const bool parallel = variant / 2 == 1;
+      const auto rules =
+          call_grammar({format, variant % 2 == 1}, {tools.dump(), ToolUse::required, "", parallel});
+      ASSERT_TRUE(rules.ok()) << rules.error().message;
+      const auto maker = (*compiler)->structural_tag(*rules);
+      ASSERT_TRUE(maker.ok()) << maker.error().message;
+      for (int walk = 0; walk < 10; ++walk) {
+        const std::shared_ptr<Guide> guide = (*maker)->make();
+        std::string answer;
+        std::vector<std::uint32_t> mask(9);
+        while (!guide->ended() && answer.size() < 5000) {
+          ASSERT_TRUE(guide->mask(mask));
+          std::vector<std::int32_t> may;
+          for (std::int32_t id = 0; id <= 256; ++id)
+            if (mask[static_cast<std::size_t>(id / 32)] >> id % 32 & 1u) may.push_back(id);
+          ASSERT_FALSE(may.empty()) << answer;
+          const std::int32_t id = may[random() % may.size()];
+          guide->accept(id);
+          if (id < 256) answer += static_cast<char>(id);
+        }
+        if (!guide->ended()) continue;
+        const Events events = parse(format, {answer}, {"first", "second"});
+        int calls = 0;
+        for (const ToolEvent& event : events) {
+          EXPECT_NE(event.kind, ToolEvent::Kind::content) << answer;
+          calls += event.kind == ToolEvent::Kind::call ? 1 : 0;
+          if (event.kind != ToolEvent::Kind::arguments) continue;
+          const nlohmann::json json = nlohmann::json::parse(event.text, nullptr, false);
+          EXPECT_TRUE(json.is_object() && json.contains("n") && json["n"] >= 0) << event.text;
+        }
+        EXPECT_GE(calls, 1) << answer;
+        EXPECT_TRUE(parallel || calls == 1) << answer;
+      }
+    }
+  }
 }
 
 TEST(CallGrammar, RefusesWhatCannotBe) {
