@@ -15,9 +15,8 @@ inline constexpr std::int32_t kMaxStopTokens = 64;    // of one request
 inline constexpr std::int64_t kMaxWaiting = 1 << 20;  // requests submitted and not finished
 
 // A hit that ends inside a page copies its tokens from so many on, else they are computed again.
-// docs/PREFIX_CACHE.md has the curve for the CPU. A GPU's is not measured; there a copy is a launch or more.
-inline constexpr std::int32_t kCopyTokensCpu = 1;
-inline constexpr std::int32_t kCopyTokensGpu = 16;
+// docs/PREFIX_CACHE.md has the curves: a copy always costs less.
+inline constexpr std::int32_t kCopyTokens = 1;
 
 // What `auto` means.
 inline constexpr std::int32_t kAutoRunningCpu = 16;

@@ -186,7 +186,7 @@ Status Resolver::sharing() {
     return name.empty() ? 0 : static_cast<int>(at - names.begin());
   };
   spec_.prefix_cache = options_.prefix_cache != "off";
-  spec_.copy_tokens = cpu() ? kCopyTokensCpu : kCopyTokensGpu;
+  spec_.copy_tokens = kCopyTokens;
   spec_.eviction = static_cast<kv::EvictionPolicy>(position(options_.cache_eviction, kv::kEvictionNames));
   spec_.schedule = static_cast<scheduler::Policy>(position(options_.schedule, scheduler::kPolicyNames));
   spec_.target_step_us = static_cast<std::int64_t>(options_.target_itl_ms * 1000.0);

@@ -217,6 +217,17 @@ struct PageCopy {
   std::int32_t tokens = 0;
 };
 
+// KV rows to other places of the same group, K, V and scales of all its layers: slot from[i] (page * P +
+// offset) to slot to[i], one after the other in the order of i, so a row may go where an earlier one came
+// from (accepted tokens of a tree that close up).
+struct MoveRows {
+  const PageCopyLayer* layers = nullptr;  // as in PageCopy
+  std::int32_t layer_count = 0;
+  const std::int64_t* from = nullptr;  // [rows], device
+  const std::int64_t* to = nullptr;    // [rows], device
+  std::int32_t rows = 0;
+};
+
 // ---- mixture of experts ------------------------------------------------------------------------------
 
 enum class RouterKind : std::uint8_t {
@@ -361,6 +372,7 @@ class Ops {
   // In terms of Stream::copy, piece by piece; a platform that can do it in one launch does. On one stream
   // copies follow each other: a page may be the source of one and the target of a later one.
   virtual void page_copy(const PageCopy& args, platform::Stream& stream);
+  virtual void move_rows(const MoveRows& args, platform::Stream& stream) = 0;
   virtual void route(const Route& args, platform::Stream& stream) = 0;
   virtual void moe_mlp(const MoeMlp& args, platform::Stream& stream) = 0;
   virtual void softcap_scale(const SoftcapScale& args, platform::Stream& stream) = 0;

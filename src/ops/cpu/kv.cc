@@ -1,4 +1,5 @@
-// Rotation, the optional norms per head, and the KV cache: written in its format, gathered back.
+// Rotation, the optional norms per head, and the KV cache: written in its format, gathered back, rows and
+// pages moved.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -199,6 +200,29 @@ void CpuOps::page_copy(const PageCopy& args, platform::Stream& stream) {
     for_rows(team, args.layer_count, width, [&](std::int64_t layer, int) {
       each_page_piece(args.layers[layer], args, [](void* to, const void* from, std::int64_t bytes) {
         std::memcpy(to, from, static_cast<std::size_t>(bytes));
+      });
+    });
+  });
+}
+
+void CpuOps::move_rows(const MoveRows& args, platform::Stream& stream) {
+  if (args.rows == 0 || args.layer_count == 0) return;
+  platform::cpu::as_cpu(stream).enqueue([args](Team& team) {
+    const PageCopyLayer& first = args.layers[0];
+    const std::int64_t width = std::int64_t{args.rows} * first.kv_heads * (first.k_dim + first.v_dim);
+    for_rows(team, args.layer_count, width, [&](std::int64_t layer, int) {
+      const std::int64_t page_size = args.layers[layer].kv.page_size;
+      each_kv_rows(args.layers[layer], [&](const KvRows& rows) {
+        const auto place = [&](std::int64_t slot, std::int64_t head) {
+          return rows.data + slot / page_size * rows.stride.page + head * rows.stride.head +
+                 slot % page_size * rows.stride.token;
+        };
+        for (std::int32_t i = 0; i < args.rows; ++i) {
+          if (args.from[i] == args.to[i]) continue;
+          for (std::int32_t h = 0; h < rows.heads; ++h)
+            std::memcpy(place(args.to[i], h), place(args.from[i], h),
+                        static_cast<std::size_t>(rows.row_bytes));
+        }
       });
     });
   });

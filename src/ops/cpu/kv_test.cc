@@ -263,6 +263,59 @@ TEST_P(Cache, PageCopyTakesTheFirstTokensOfAllLayers) {
   }
 }
 
+// Rows go one after the other: 9 to 6, then 11 to 9, which 9 has left by then. Nothing else changes.
+TEST_P(Cache, MoveRowsInTheirOrder) {
+  constexpr std::int32_t kPage = 4;
+  constexpr std::int32_t kPages = 5;
+  const std::vector<std::int64_t> from = {9, 11, 3, 17}, to = {6, 9, 3, 11};
+  for (const DType type : {DType::bf16, DType::fp8_e4m3}) {
+    for (const bool latent : {false, true}) {
+      KvFormat format;
+      format.k_type = format.v_type = type;
+      format.scale = type == DType::fp8_e4m3 ? KvScaleKind::token_head : KvScaleKind::none;
+      const KvLayerShape shape{latent ? 1 : 3, 24, latent ? 16 : 24, latent};
+      Arena arena(shape, format, kPage, kPages, PageOrder::page_first);
+      for (std::size_t b = 0; b < arena.bytes.size(); ++b)
+        arena.bytes[b] = static_cast<unsigned char>(b * 31 + b / 251);
+      const std::vector<unsigned char> before = arena.bytes;
+      std::vector<PageCopyLayer> layers;
+      for (int l = 0; l < 2; ++l)
+        layers.push_back(
+            {arena.view(l, nullptr, nullptr), shape.kv_heads, shape.qk_dim, latent ? 0 : shape.v_dim});
+      // The same in plain words, a byte at a time.
+      std::vector<unsigned char> expected = before;
+      const auto move = [&](const void* base, const KvStrides& stride, std::int64_t bytes) {
+        const auto start = static_cast<const unsigned char*>(base) - arena.bytes.data();
+        for (std::size_t i = 0; i < from.size(); ++i) {
+          for (std::int64_t h = 0; h < shape.kv_heads; ++h) {
+            const auto at = [&](std::int64_t slot) {
+              return static_cast<std::size_t>(start + slot / kPage * stride.page + h * stride.head +
+                                              slot % kPage * stride.token);
+            };
+            for (std::int64_t b = 0; b < bytes; ++b)
+              expected[at(to[i]) + static_cast<std::size_t>(b)] =
+                  expected[at(from[i]) + static_cast<std::size_t>(b)];
+          }
+        }
+      };
+      const auto width = static_cast<std::int64_t>(24 * dtype_bytes(type));
+      for (const PageCopyLayer& layer : layers) {
+        move(layer.kv.k, layer.kv.k_stride, width);
+        if (!latent) move(layer.kv.v, layer.kv.v_stride, width);
+        if (format.scale == KvScaleKind::none) continue;
+        move(layer.kv.k_scale, layer.kv.scale_stride, 4);
+        if (!latent) move(layer.kv.v_scale, layer.kv.scale_stride, 4);
+      }
+      Rig rig(GetParam(), 2);
+      rig.ops->move_rows({layers.data(), 2, from.data(), to.data(), static_cast<std::int32_t>(from.size())},
+                         *rig.stream);
+      rig.stream->synchronize();
+      EXPECT_EQ(arena.bytes, expected);
+      EXPECT_NE(arena.bytes, before);
+    }
+  }
+}
+
 // The curve of docs/PREFIX_CACHE.md: pages of a model of 30 layers with 3 heads of 64 in bf16.
 TEST(PageCopyCurve, DISABLED_OneCopyByTokens) {
   constexpr std::int32_t kPage = 256;

@@ -38,6 +38,8 @@ class CudaOps final : public Ops {
   void rope_angles(const RopeAngles& args, platform::Stream& stream) override;
   void rope_and_kv_write(const RopeAndKvWrite& args, platform::Stream& stream) override;
   void kv_gather(const KvGather& args, platform::Stream& stream) override;
+  void page_copy(const PageCopy& args, platform::Stream& stream) override;
+  void move_rows(const MoveRows& args, platform::Stream& stream) override;
   void route(const Route& args, platform::Stream& stream) override;
   void moe_mlp(const MoeMlp& args, platform::Stream& stream) override;
   void softcap_scale(const SoftcapScale& args, platform::Stream& stream) override;

@@ -1,4 +1,5 @@
-// Rotation and the KV cache against the CPU's, for every format, scale kind and layout; and gathering.
+// Rotation and the KV cache against the CPU's, for every format, scale kind and layout; gathering; pages and
+// rows moved.
 #include "ops/cuda/testing.h"
 #include "tensor/kv_format.h"
 
@@ -149,6 +150,7 @@ TEST(RopeDevice, EveryFormatAndScaleKind) {
            {plain(DType::f32), plain(DType::bf16), plain(DType::f16), scaled(KvScaleKind::tensor),
             scaled(KvScaleKind::layer_head), scaled(KvScaleKind::token_head)}) {
         check(rig, act, {2, 128, 128, false, -1}, format, order, {false, 128, 0, 0, false});
+        check(rig, act, {3, 64, 64, false, -1}, format, order, {false, 64, 0, 0, true});
         check(rig, act, {3, 80, 48, false, -1}, format, order, {true, 32, 8, 8, true});
         rig.kept.clear();
       }
@@ -160,11 +162,62 @@ TEST(RopeDevice, HalvesInPartNormsAndLatentRows) {
   Rig rig;
   check(rig, DType::bf16, {2, 256, 256, false, -1}, plain(DType::bf16), PageOrder::page_first,
         {false, 64, 32, 32, true});
+  check(rig, DType::bf16, {1, 256, 256, false, -1}, plain(DType::bf16), PageOrder::page_first,
+        {false, 256, 0, 0, true});
   check(rig, DType::bf16, {1, 64, 64, false, -1}, plain(DType::bf16), PageOrder::page_first,
         {false, 0, 0, 0, true});
   for (const KvFormat& format : {plain(DType::bf16), scaled(KvScaleKind::token_head)})
     check(rig, DType::bf16, {1, 576, 512, true, -1}, format, PageOrder::page_first,
           {true, 64, 512, 512, false});
+}
+
+// Whole arenas, byte by byte, after the CPU's pages and rows were moved alike: rows of 16-byte units, of
+// 4-byte units and of odd bytes, scales, latent rows, and more layers than one launch takes.
+TEST(KvMoveDevice, PagesAndRowsAsOnTheCpu) {
+  Rig rig;
+  const std::int32_t page_size = 16, pages = 6;
+  for (const auto& [shape, format, layer_count] :
+       {std::tuple{KvLayerShape{3, 128, 128, false, -1}, plain(DType::bf16), 2},
+        {KvLayerShape{2, 66, 34, false, -1}, plain(DType::bf16), 2},
+        {KvLayerShape{2, 33, 35, false, -1}, scaled(KvScaleKind::tensor), 2},
+        {KvLayerShape{3, 64, 64, false, -1}, scaled(KvScaleKind::token_head), 70},
+        {KvLayerShape{1, 576, 512, true, -1}, scaled(KvScaleKind::token_head), 3},
+        {KvLayerShape{1, 576, 512, true, -1}, plain(DType::f16), 3}}) {
+    for (PageOrder order : {PageOrder::page_first, PageOrder::layer_first}) {
+      const std::vector<KvLayerShape> shapes(static_cast<std::size_t>(layer_count), shape);
+      const KvLayout layout = make_kv_layout(shapes, format, page_size, order, pages).value();
+      const std::int64_t page_bytes = layout.page_stride() * pages;
+      // Planes of layer_first are padded to lines.
+      std::vector<unsigned char> host(static_cast<std::size_t>(page_bytes + (1 << 16)));
+      std::mt19937 random(7);
+      for (unsigned char& byte : host) byte = static_cast<unsigned char>(random());
+      unsigned char* device = rig.upload(host);
+      const auto layers_of = [&](unsigned char* base) {
+        std::vector<PageCopyLayer> layers;
+        for (int l = 0; l < layer_count; ++l)
+          layers.push_back({layout.view(base, l, nullptr, nullptr), shape.kv_heads, shape.qk_dim,
+                            shape.latent ? 0 : shape.v_dim});
+        return layers;
+      };
+      const std::vector<PageCopyLayer> ours = layers_of(device), theirs = layers_of(host.data());
+      const std::vector<std::int64_t> from = {40, 44, 47, 5, 80}, to = {39, 40, 44, 5, 47};
+      const std::vector<unsigned char> before = host;
+      for (const std::int32_t tokens : {page_size, 5}) {
+        const PageCopy copy{nullptr, layer_count, tokens == 5 ? 4u : 1u, 3u, tokens};
+        PageCopy mine = copy, reference = copy;
+        mine.layers = ours.data(), reference.layers = theirs.data();
+        rig.ops->page_copy(mine, *rig.stream);
+        rig.host_ops->page_copy(reference, *rig.host_stream);
+      }
+      const auto count = static_cast<std::int32_t>(from.size());
+      rig.ops->move_rows({ours.data(), layer_count, rig.upload(from), rig.upload(to), count}, *rig.stream);
+      rig.host_ops->move_rows({theirs.data(), layer_count, from.data(), to.data(), count}, *rig.host_stream);
+      rig.finish();
+      EXPECT_EQ(rig.download(device, host.size()), host) << to_string(format) << " " << layer_count;
+      EXPECT_NE(host, before);
+      rig.kept.clear();
+    }
+  }
 }
 
 TEST(KvGatherDevice, DecodesStretchesOfTheCache) {

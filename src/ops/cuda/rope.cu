@@ -1,5 +1,8 @@
-// Rotation, the optional norms per head, and the KV cache: written in its format, gathered back, rows and
-// pages moved.
+// Rotation, the optional norms per head, and the KV cache: written in its format, gathered back.
+//
+// Two kernels rotate: one for heads of 64, 128 or 256 that are rotated whole, by halves, where eight elements
+// move at once and partners meet by shuffles; and one for everything else. With 64 rows the instructions
+// count, not the bytes.
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.h"
@@ -60,11 +63,21 @@ __device__ __forceinline__ void store_pair(char* head, DType type, int pair, flo
   }
 }
 
+// Where a slot's row lies. The short division wherever it will do: the long one takes as long as a load.
+struct Place {
+  std::int64_t page, token;
+};
+__device__ __forceinline__ Place place_of(const RopeArgs& a, std::int64_t slot) {
+  const auto size = static_cast<std::uint32_t>(a.page_size);
+  const std::int64_t page = slot >> 32 ? slot / a.page_size : static_cast<std::uint32_t>(slot) / size;
+  return {page, slot - page * a.page_size};
+}
+
 // Writes one head to its place, as saturate(x / scale).
 template <int kPairs>
-__device__ __forceinline__ void write_head(const RopeArgs& a, const Side& side, std::int64_t page,
-                                           std::int64_t token, int head, const float2 (&x)[kPairs], int pairs,
-                                           int lane) {
+__device__ __forceinline__ void write_head(const RopeArgs& a, const Side& side, std::int64_t slot, int head,
+                                           const float2 (&x)[kPairs], int pairs, int lane) {
+  const auto [page, token] = place_of(a, slot);
   float scale = 1.0f;
   if (a.scale == KvScaleKind::tensor && side.scale) scale = side.scale[0];
   if (a.scale == KvScaleKind::layer_head) scale = side.scale[head];
@@ -115,12 +128,6 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kernel(const __grid_constant
   const std::int64_t row = blockIdx.x;
   const int q_heads = a.q.data ? a.q.heads : 0, k_heads = a.k.data ? a.k.heads : 0;
   const int heads = q_heads + k_heads + (a.v.data ? a.v.heads : 0);
-  std::int64_t page = 0, token = 0;
-  if (a.k_side.data) {
-    const std::int64_t slot = a.write_slot[row];
-    page = slot / a.page_size;
-    token = slot - page * a.page_size;
-  }
   const float* cosine = a.cos_sin + row * a.rotary;
   for (int at = static_cast<int>(blockIdx.y) * kWarps + warp; at < heads;
        at += static_cast<int>(gridDim.y) * kWarps) {
@@ -132,6 +139,8 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kernel(const __grid_constant
     const bool rotate = !is_v && a.cos_sin;
     const int pairs = rows.n / 2;
     char* x = head_at(rows, row, head);
+    // On its way beside the head; its page is worked out when the row is written.
+    const std::int64_t slot = !is_q && a.k_side.data ? a.write_slot[row] : 0;
     float2 value[kPairs];
     float squares = 0.0f;
 #pragma unroll
@@ -177,9 +186,84 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kernel(const __grid_constant
         store_pair(x, rows.type, pair, value[p]);
       }
     }
-    if (!is_q && a.k_side.data)
-      write_head(a, is_v ? a.v_side : a.k_side, page, token, head, value, pairs, lane);
+    if (!is_q && a.k_side.data) write_head(a, is_v ? a.v_side : a.k_side, slot, head, value, pairs, lane);
   }
+}
+
+// ---- heads that are rotated whole ----
+
+// A head has kLanes lanes with eight elements each. Block (row, y): its warps take the row's heads in order,
+// 32 / kLanes at a time. Lanes behind the last head go along with it and store nothing.
+template <int kLanes>
+__global__ void __launch_bounds__(kWarps * 32) rope_whole_kernel(const __grid_constant__ RopeArgs a) {
+  constexpr int kDim = kLanes * 8, kHalf = kDim / 2;
+  begin_kernel();
+  const int thread = static_cast<int>(blockIdx.y) * kWarps * 32 + static_cast<int>(threadIdx.x);
+  const std::int64_t row = blockIdx.x;
+  const int q_heads = a.q.data ? a.q.heads : 0, k_heads = a.k.data ? a.k.heads : 0;
+  const int heads = q_heads + k_heads + (a.v.data ? a.v.heads : 0);
+  const bool live = thread / kLanes < heads;
+  const int at = live ? thread / kLanes : heads - 1, i = thread % kLanes * 8;
+  const bool is_q = at < q_heads, is_v = at >= q_heads + k_heads;
+  const int head = is_q ? at : is_v ? at - q_heads - k_heads : at - q_heads;
+  const Rows& rows = is_q ? a.q : is_v ? a.v : a.k;
+  const float* norm = is_v ? nullptr : is_q ? a.q_norm : a.k_norm;
+  const bool rotate = !is_v && a.cos_sin;
+  const std::int64_t slot = !is_q && a.k_side.data ? a.write_slot[row] : 0;
+  char* x = head_at(rows, row, head);
+  float value[8], cosine[8], sine[8];
+  load8(x, rows.type, true, i, kDim, value);
+  if (a.cos_sin) {
+    const char* turn = reinterpret_cast<const char*>(a.cos_sin + row * kDim);
+    load8(turn, DType::f32, true, i % kHalf, kDim, cosine);
+    load8(turn, DType::f32, true, kHalf + i % kHalf, kDim, sine);
+  }
+  // What follows is decided alike by all lanes wherever they exchange values.
+  if (a.q_norm || a.k_norm) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) squares += value[j] * value[j];
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, step);
+    const float factor = 1.0f / sqrtf(squares / static_cast<float>(kDim) + a.eps);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (norm) value[j] *= factor * norm[i + j];
+    }
+  }
+  if (a.cos_sin) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float partner = __shfl_xor_sync(0xffffffffu, value[j], kLanes / 2);
+      const float turned = value[j] * cosine[j] + (i < kHalf ? -partner : partner) * sine[j];
+      if (rotate) value[j] = turned;
+    }
+  }
+  if (live && (norm || rotate)) store8(x, rows.type, true, i, kDim, value);
+  if (!a.k_side.data) return;
+  const Side& side = is_v ? a.v_side : a.k_side;
+  const Place place = place_of(a, slot);
+  float scale = 1.0f;
+  if (a.scale == KvScaleKind::tensor && side.scale) scale = side.scale[0];
+  if (a.scale == KvScaleKind::layer_head) scale = side.scale[is_q ? 0 : head];
+  if (a.scale == KvScaleKind::token_head) {
+    float largest = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(value[j]));
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+    scale = largest > 0.0f ? largest / kFp8E4m3Max : 1.0f;
+    if (live && !is_q && i == 0) *scale_address(side, a.scale_stride, place.page, place.token, head) = scale;
+  }
+  if (!live || is_q) return;
+  if (side.type == DType::fp8_e4m3) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) value[j] /= scale;
+  }
+  char* to =
+      side.data + place.page * side.stride.page + head * side.stride.head + place.token * side.stride.token;
+  store8(to, side.type, true, i, kDim, value);
 }
 
 // ---- kv_gather ----
@@ -228,6 +312,20 @@ bool fits(const TensorView& x, std::int32_t offset, std::int32_t rotary) {
          offset + rotary <= x.shape[2];
 }
 
+// Whether rope_whole_kernel takes the operands: all heads alike, and everything at 16-byte places.
+bool rotates_whole(const RopeArgs& a) {
+  const std::int32_t dim = a.q.data ? a.q.n : a.k.n;
+  const auto alike = [&](const Rows& rows) { return !rows.data || (rows.n == dim && rows.vector); };
+  const auto whole = [](const Side& side) {
+    return reinterpret_cast<std::uintptr_t>(side.data) % 16 == 0 && side.stride.page % 16 == 0 &&
+           side.stride.head % 16 == 0 && side.stride.token % 16 == 0;
+  };
+  return (dim == 64 || dim == 128 || dim == 256) && alike(a.q) && alike(a.k) && alike(a.v) &&
+         !a.interleaved && a.q_offset == 0 && a.k_offset == 0 && (a.rotary == dim || !a.cos_sin) &&
+         reinterpret_cast<std::uintptr_t>(a.cos_sin) % 16 == 0 &&
+         (!a.k_side.data || (whole(a.k_side) && (!a.v.data || whole(a.v_side))));
+}
+
 }  // namespace
 
 void CudaOps::rope_and_kv_write(const RopeAndKvWrite& args, platform::Stream& stream) {
@@ -266,6 +364,14 @@ void CudaOps::rope_and_kv_write(const RopeAndKvWrite& args, platform::Stream& st
   a.scale_stride = args.kv.scale_stride;
   a.scale = args.kv.format.scale;
   a.page_size = args.kv.page_size;
+  if (rotates_whole(a)) {
+    const auto lanes = static_cast<std::int64_t>(dim / 8);
+    const dim3 grid(static_cast<unsigned>(rows), blocks_for(heads * lanes, kWarps * 32));
+    const auto kernel = dim == 64    ? rope_whole_kernel<8>
+                        : dim == 128 ? rope_whole_kernel<16>
+                                     : rope_whole_kernel<32>;
+    return launch(stream, kernel, grid, dim3(kWarps * 32), 0, 1, a);
+  }
   // With few rows a warp has one head, with many several, so that a row's setup is paid for once.
   const dim3 grid(static_cast<unsigned>(rows), blocks_for(heads, rows < 256 ? kWarps : 4 * kWarps));
   const auto kernel = dim <= 128 ? rope_kernel<2> : dim <= 256 ? rope_kernel<4> : rope_kernel<kMostDim / 64>;
