@@ -8,8 +8,9 @@ namespace {
 
 // ---- rms_norm: one block per row (or per head) ----
 
-constexpr int kNormKeep = 4;  // vectors of eight that a thread keeps between the two passes
+constexpr int kNormKeep = 4;  // most vectors of eight that a thread keeps between the two passes
 constexpr int kNormThreads = 1024;
+constexpr int kShortNormThreads = 512;  // of rows with one vector a thread
 
 struct NormArgs {
   Rows x, add, y;
@@ -17,18 +18,25 @@ struct NormArgs {
   float eps;
 };
 
-__global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(NormArgs a) {
+template <int kKeep, int kThreads>
+__global__ void __launch_bounds__(kThreads) rms_norm_kernel(NormArgs a) {
   __shared__ float shared[32];
-  begin_kernel();
   const std::int64_t item = blockIdx.x;
   const std::int64_t n = a.x.n;
   const std::int64_t step = blockDim.x * 8;
+  // Weights never change: where registers allow, they are read before what came earlier is complete.
+  constexpr bool kAhead = kKeep == 1;
+  const char* weights = reinterpret_cast<const char*>(a.weight);
+  float weight[8];
+  let_next_start();
+  if (kAhead && a.y.data) load8(weights, DType::f32, a.y.vector, threadIdx.x * 8, n, weight);
+  wait_for_earlier();
   char* x = item_at(a.x, item);
   const char* add = a.add.data ? item_at(a.add, item) : nullptr;
-  float keep[kNormKeep][8];
+  float keep[kKeep][8];
   float squares = 0.0f;
 #pragma unroll
-  for (int k = 0; k < kNormKeep; ++k) {
+  for (int k = 0; k < kKeep; ++k) {
     const std::int64_t i = k * step + threadIdx.x * 8;
     if (i >= n) break;
     load8(x, a.x.type, a.x.vector, i, n, keep[k]);
@@ -47,11 +55,10 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(NormArgs a) {
   const float factor = 1.0f / sqrtf(mean + a.eps);
   char* y = item_at(a.y, item);
 #pragma unroll
-  for (int k = 0; k < kNormKeep; ++k) {
+  for (int k = 0; k < kKeep; ++k) {
     const std::int64_t i = k * step + threadIdx.x * 8;
     if (i >= n) break;
-    float weight[8];
-    load8(reinterpret_cast<const char*>(a.weight), DType::f32, a.y.vector, i, n, weight);
+    if (!kAhead) load8(weights, DType::f32, a.y.vector, i, n, weight);
 #pragma unroll
     for (int j = 0; j < 8; ++j) keep[k][j] = keep[k][j] * factor * weight[j];
     store8(y, a.y.type, a.y.vector, i, n, keep[k]);
@@ -178,8 +185,11 @@ void CudaOps::rms_norm(const RmsNorm& args, platform::Stream& stream) {
   a.eps = args.eps;
   QUIRE_CHECK(a.x.n <= kNormThreads * kNormKeep * 8, "a norm over {} columns", a.x.n);
   // Up to 512 threads a vector each, then several: more threads would make the sum's barriers wider only.
-  const unsigned threads = threads_for(a.x.n, a.x.n > 512 * kNormKeep * 8 ? kNormThreads : 512);
-  launch(stream, rms_norm_kernel, dim3(static_cast<unsigned>(items_of(args.x))), dim3(threads), 0, 1, a);
+  const unsigned threads =
+      threads_for(a.x.n, a.x.n > kShortNormThreads * kNormKeep * 8 ? kNormThreads : kShortNormThreads);
+  const auto kernel = a.x.n <= kShortNormThreads * 8 ? rms_norm_kernel<1, kShortNormThreads>
+                                                     : rms_norm_kernel<kNormKeep, kNormThreads>;
+  launch(stream, kernel, dim3(static_cast<unsigned>(items_of(args.x))), dim3(threads), 0, 1, a);
 }
 
 void CudaOps::gated_activation(const GatedActivation& args, platform::Stream& stream) {

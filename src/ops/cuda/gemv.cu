@@ -1,9 +1,9 @@
-// Products with few activation rows: the choice of a kernel, and the one for activations that do not fit into
-// shared memory (for those that do: gemv_ring.cu). A persistent grid, one block per multiprocessor; a block
-// has a tile of 32 output rows at a time, and its eight warps share the columns among them. Every warp keeps
-// a ring of stages of its share of the weights, and of the activations of the same columns, filled by
-// asynchronous copies, multiplies them on the tensor cores (weights as the 16-row operand, activations as the
-// 8-column one), and at the end of a tile the warps' shares are added up.
+// Products with few activation rows: the choice of a kernel, and the one for long rows and for activations
+// that do not fit into shared memory (for others: gemv_ring.cu). A persistent grid, one block per
+// multiprocessor; a block has a tile of 32 output rows at a time, and its eight warps share the columns among
+// them. Every warp keeps a ring of stages of its share of the weights, and of the activations of the same
+// columns, filled by asynchronous copies, multiplies them on the tensor cores (weights as the 16-row operand,
+// activations as the 8-column one), and at the end of a tile the warps' shares are added up.
 //
 // The weights of the ring are on their way before the kernel waits for the one before it: they never change.
 #include <algorithm>

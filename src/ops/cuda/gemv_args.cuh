@@ -53,7 +53,8 @@ inline void cut_tiles(GemvArgs& a, int tile_rows) {
   }
 }
 
-// gemv_ring.cu: whether the activations fit into shared memory beside the ring, and the launch.
+// gemv_ring.cu: whether it takes rows of so many columns and their activations fit beside the ring, and the
+// launch.
 bool ring_takes(std::int64_t rows, std::int64_t cols);
 void run_ring(GemvKind kind, GemvArgs& a, std::int32_t* counters, int multiprocessors,
               platform::Stream& stream);

@@ -1,8 +1,8 @@
 // Products with few activation rows that fit into shared memory. A persistent grid, one block per
-// multiprocessor: one warp keeps a ring of stages of weights filled by bulk copies (of pieces shorter than
-// 2 KiB the copies, not the memory, are the limit), eight warps multiply them on the tensor cores
-// (activations as the 16-row operand, weights as the 8-column one) and add up their shares of the columns at
-// the end of a tile.
+// multiprocessor, or two where they fit (while one begins or ends, the other's stream goes on): one warp
+// keeps a ring of stages of weights filled by bulk copies (of pieces shorter than 2 KiB the copies, not the
+// memory, are the limit), eight warps multiply them on the tensor cores (activations as the 16-row operand,
+// weights as the 8-column one) and add up their shares of the columns at the end of a tile.
 //
 // The ring is filled before the kernel waits for the one before it: weights never change, so their stream
 // from memory goes on through the small kernels between two products. A block's first two tiles are fixed,
@@ -24,12 +24,15 @@ constexpr int kThreads = (kConsumers + 1) * 32;  // and one that loads
 constexpr int kPieceBytes = 2048;                // of a weight row per stage
 constexpr int kWarpBytes = kPieceBytes / kConsumers;
 constexpr int kRowBytes = kPieceBytes + 64;  // in shared memory: neighbours' banks differ
+// Of longer rows a tile takes a multiprocessor so long that some end well before others: gemv.cu, whose warps
+// share smaller pieces, is faster there (docs/PERFORMANCE.md).
+constexpr std::int64_t kMostColumns = 8192;
 
-// Row tiles of 8 outputs, so many stages, and up to so many activation rows.
-template <GemvKind kKind_, int kRowTiles_, int kStages_, int kTokens_>
+// Row tiles of 8 outputs, so many stages, up to so many activation rows, and so many blocks a multiprocessor.
+template <GemvKind kKind_, int kRowTiles_, int kStages_, int kTokens_, int kBlocks_ = 1>
 struct Config {
   static constexpr GemvKind kKind = kKind_;
-  static constexpr int kRowTiles = kRowTiles_, kStages = kStages_, kTokens = kTokens_;
+  static constexpr int kRowTiles = kRowTiles_, kStages = kStages_, kTokens = kTokens_, kBlocks = kBlocks_;
   static constexpr int kVectors = kKind == GemvKind::fp8 ? 2 : 1;  // activation bytes per weight byte
   static constexpr int kTileRows = 8 * kRowTiles;
   static constexpr int kStageBytes = kTileRows * kRowBytes;
@@ -181,7 +184,7 @@ __device__ __forceinline__ void load_activations(const GemvArgs& a, char* x, int
 }
 
 template <class C>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, C::kBlocks)
     ring_kernel(const __grid_constant__ GemvArgs a, std::int32_t* counters) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) char shared[];
@@ -231,22 +234,33 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <GemvKind kKind>
-using Few = Config<kKind, 2, 4, 8>;
+using Few = Config<kKind, 1, 8, 8>;
+template <GemvKind kKind>
+using Twice = Config<kKind, 1, 5, 8, 2>;
 template <GemvKind kKind>
 using More = Config<kKind, 1, 5, 16>;
+
+// Shared memory of a multiprocessor of sm_90, and what the system keeps of it for every block.
+constexpr int kOfMultiprocessor = 228 << 10, kReserved = 1 << 10;
+
+template <class C>
+int shared_bytes(const GemvArgs& a) {
+  return C::kFixedBytes + a.rows * x_stride_of(a.row_bytes * C::kVectors);
+}
 
 template <class C>
 void run(GemvArgs& a, std::int32_t* counters, int multiprocessors, platform::Stream& stream) {
   static const bool allowed = [] { return allow_shared(ring_kernel<C>, kMostShared), true; }();
   static_cast<void>(allowed);
   cut_tiles(a, C::kTileRows);
-  const int bytes = C::kFixedBytes + a.rows * x_stride_of(a.row_bytes * C::kVectors);
-  launch(stream, ring_kernel<C>, dim3(static_cast<unsigned>(std::min(a.tiles, multiprocessors))),
-         dim3(kThreads), static_cast<std::size_t>(bytes), 1, a, counters);
+  launch(stream, ring_kernel<C>, dim3(static_cast<unsigned>(std::min(a.tiles, C::kBlocks * multiprocessors))),
+         dim3(kThreads), static_cast<std::size_t>(shared_bytes<C>(a)), 1, a, counters);
 }
 
 template <GemvKind kKind>
 void run_kind(GemvArgs& a, std::int32_t* counters, int multiprocessors, platform::Stream& stream) {
+  if (a.rows <= 8 && 2 * (shared_bytes<Twice<kKind>>(a) + kReserved) <= kOfMultiprocessor)
+    return run<Twice<kKind>>(a, counters, multiprocessors, stream);
   if (a.rows <= 8) return run<Few<kKind>>(a, counters, multiprocessors, stream);
   run<More<kKind>>(a, counters, multiprocessors, stream);
 }
@@ -256,7 +270,7 @@ void run_kind(GemvArgs& a, std::int32_t* counters, int multiprocessors, platform
 bool ring_takes(std::int64_t rows, std::int64_t cols) {
   // The same for every kind: the sizes depend on the pieces' bytes only.
   const int fixed = rows <= 8 ? Few<GemvKind::bf16>::kFixedBytes : More<GemvKind::bf16>::kFixedBytes;
-  return rows <= 16 &&
+  return rows <= 16 && cols <= kMostColumns &&
          fixed + rows * x_stride_of(static_cast<int>(cols * 2)) <= static_cast<std::int64_t>(kMostShared);
 }
 

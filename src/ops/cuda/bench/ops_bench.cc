@@ -1,14 +1,17 @@
 // quire_ops_bench: times the operations of a CUDA device by replaying graphs of them.
 //
-//   quire_ops_bench [linear|chain|step|sample|all]     all by default; one table row per case
+//   quire_ops_bench [linear|chain|copy|step|sample|all] [ROWS]     all by default; one table row per case
 //
-// Linears run over weights that are rotated so that no pass finds them in the L2 cache; a row names the rate
-// at which weights were read, or the arithmetic rate, whichever says more. `step` is a Llama-3.1-8B decode
-// step without attention: every launch of 32 layers, head and sampling.
+// ROWS: only this number of activation rows. Linears run over weights that are rotated so that no pass finds
+// them in the L2 cache, some forty to a replay, whose start costs about 8 us; a row names the rate at which
+// weights were read, or the arithmetic rate, whichever says more. What shares an input lies side by side, as
+// in a model. `step` is a Llama-3.1-8B decode step without attention: every launch of 32 layers, head and
+// sampling.
 #include <cuda_runtime_api.h>
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
@@ -67,6 +70,21 @@ struct Bench {
     const std::int64_t bytes = weight_row_bytes(format, cols);
     return {random_values(rows * bytes / 2), format, rows, cols, bytes};
   }
+  bool wanted(std::int64_t rows) const { return only_rows == 0 || rows == only_rows; }
+  // Parts of one matrix, by rows.
+  std::vector<WeightView> stacked(std::initializer_list<std::int64_t> rows, std::int64_t cols) {
+    std::int64_t all = 0;
+    for (std::int64_t n : rows) all += n;
+    const WeightView whole = weight(all, cols);
+    std::vector<WeightView> parts;
+    std::int64_t first = 0;
+    for (std::int64_t n : rows) {
+      parts.push_back({static_cast<const char*>(whole.data) + first * whole.row_bytes, whole.format, n, cols,
+                       whole.row_bytes});
+      first += n;
+    }
+    return parts;
+  }
   // Microseconds of one f(), from graphs of `inner` of them: the median of `rounds` replays.
   template <class F>
   double time(int inner, int rounds, F&& f) {
@@ -96,6 +114,7 @@ struct Bench {
   }
 
   OpsLimits limits;
+  std::int64_t only_rows = 0;
   std::unique_ptr<platform::Device> device;
   std::unique_ptr<platform::Stream> stream;
   std::unique_ptr<Ops> ops;
@@ -122,20 +141,30 @@ void bench_linears(Bench& b) {
     const int copies = static_cast<int>(std::clamp<std::int64_t>((400 << 20) / bytes + 1, 2, 12));
     std::vector<Linear> calls(static_cast<std::size_t>(copies));
     for (Linear& call : calls) {
-      call.target_count = static_cast<int>(shape.outs.size());
-      for (int t = 0; t < call.target_count; ++t)
-        call.targets[t].weight = b.weight(shape.outs[static_cast<std::size_t>(t)], shape.cols);
+      const WeightView whole = b.weight(outs, shape.cols);
+      std::int64_t first = 0;
+      for (const std::int64_t n : shape.outs) {
+        WeightView part = whole;
+        part.data = static_cast<const char*>(whole.data) + first * whole.row_bytes;
+        part.rows = n;
+        call.targets[call.target_count++].weight = part;
+        first += n;
+      }
     }
     for (std::int64_t rows : {1, 2, 4, 8, 16, 32, 64, 128, 256, 2048, 8192}) {
-      if (outs == kVocab && rows > 256) continue;
+      if ((outs == kVocab && rows > 256) || !b.wanted(rows)) continue;
       const std::size_t mark = b.kept.size();
       const TensorView x = b.activations(rows, shape.cols);
-      for (int t = 0; t < calls[0].target_count; ++t) {
-        const TensorView y =
-            b.activations(rows, calls[0].targets[t].weight.rows, outs == kVocab ? DType::f32 : DType::bf16);
-        for (Linear& call : calls) call.targets[t].y = y;
+      const TensorView y = b.activations(rows, outs, outs == kVocab ? DType::f32 : DType::bf16);
+      for (Linear& call : calls) {
+        std::int64_t first = 0;
+        for (int t = 0; t < call.target_count; ++t) {
+          call.targets[t].y = y.cols_slice(first, call.targets[t].weight.rows);
+          first += call.targets[t].weight.rows;
+        }
       }
-      const double us = b.time(1, rows > 256 ? 3 : 9, [&] {
+      const int passes = rows > 256 ? 1 : std::max(1, 40 / copies);
+      const double us = b.time(passes, rows > 256 ? 3 : 9, [&] {
         for (Linear& call : calls) {
           call.x = x;
           b.ops->linear(call, *b.stream);
@@ -154,10 +183,13 @@ void bench_linears(Bench& b) {
 void bench_chain(Bench& b) {
   fmt::print("{:<28} {:>6} {:>10}\n", "small operations", "rows", "us");
   for (std::int64_t rows : {1, 64, 8192}) {
+    if (!b.wanted(rows)) continue;
     const TensorView residual = b.activations(rows, kHidden, DType::f32),
                      branch = b.activations(rows, kHidden), normed = b.activations(rows, kHidden),
-                     gate = b.activations(rows, kInter), up = b.activations(rows, kInter),
-                     q = b.activations(rows, kQ), k = b.activations(rows, kKv), v = b.activations(rows, kKv);
+                     gate_up = b.activations(rows, 2 * kInter), gate = gate_up.cols_slice(0, kInter),
+                     up = gate_up.cols_slice(kInter, kInter), qkv = b.activations(rows, kQ + 2 * kKv),
+                     q = qkv.cols_slice(0, kQ), k = qkv.cols_slice(kQ, kKv),
+                     v = qkv.cols_slice(kQ + kKv, kKv);
     auto* norm = static_cast<float*>(b.activations(1, kHidden, DType::f32).data);
     auto* angles = static_cast<float*>(b.activations(rows, 128, DType::f32).data);
     b.kept.push_back(b.memory(rows * 8));
@@ -190,6 +222,28 @@ void bench_chain(Bench& b) {
     }));
     b.kept.clear();
   }
+}
+
+// Pages of a group of 32 layers with 8 heads of 128 in bf16, copies one after the other.
+void bench_copy(Bench& b) {
+  constexpr std::int32_t kPage = 256, kPages = 64, kLayers = 32;
+  fmt::print("{:<28} {:>6} {:>10}\n", "page copy of 32 layers", "tokens", "us");
+  const std::vector<KvLayerShape> shapes(kLayers, KvLayerShape{8, 128, 128, false, -1});
+  const auto layout = make_kv_layout(shapes, KvFormat{}, kPage, PageOrder::page_first, kPages).value();
+  b.kept.push_back(b.memory(layout.page_stride() * kPages));
+  b.stream->fill(b.kept.back()->data(), 1, layout.page_stride() * kPages);
+  std::vector<PageCopyLayer> layers;
+  for (int l = 0; l < kLayers; ++l)
+    layers.push_back({layout.view(b.kept.back()->data(), l, nullptr, nullptr), 8, 128, 128});
+  for (std::int32_t tokens = 1; tokens <= kPage; tokens *= 4) {
+    std::uint32_t at = 0;
+    const double us = b.time(20, 9, [&] {
+      ++at;
+      b.ops->page_copy({layers.data(), kLayers, at * 7 % kPages, (at * 7 + 3) % kPages, tokens}, *b.stream);
+    });
+    fmt::print("{:<28} {:>6} {:>10.2f}\n", "in one launch", tokens, us);
+  }
+  b.kept.clear();
 }
 
 struct SampleSet {
@@ -249,6 +303,7 @@ void bench_sample(Bench& b) {
                              {"top-k 50, top-p 0.9, min-p 0.05", {1.0f, 50, 0.9f, 0.05f}}};
   for (const Kind& kind : kinds) {
     for (std::int64_t rows : {1, 64, 256}) {
+      if (!b.wanted(rows)) continue;
       const Sample s = sampling(b, rows, kind.params);
       fmt::print("{:<36} {:>6} {:>10.2f}\n", kind.name, rows,
                  b.time(10, 9, [&] { b.ops->sample(s, *b.stream); }));
@@ -265,18 +320,21 @@ void bench_step(Bench& b) {
     WeightView q, k, v, o, gate, up, down;
   };
   std::vector<Layer> layers;
-  for (int i = 0; i < kLayers; ++i)
-    layers.push_back({b.weight(kQ, kHidden), b.weight(kKv, kHidden), b.weight(kKv, kHidden),
-                      b.weight(kHidden, kQ), b.weight(kInter, kHidden), b.weight(kInter, kHidden),
-                      b.weight(kHidden, kInter)});
+  for (int i = 0; i < kLayers; ++i) {
+    const auto qkv = b.stacked({kQ, kKv, kKv}, kHidden), gate_up = b.stacked({kInter, kInter}, kHidden);
+    layers.push_back(
+        {qkv[0], qkv[1], qkv[2], b.weight(kHidden, kQ), gate_up[0], gate_up[1], b.weight(kHidden, kInter)});
+  }
   const WeightView head = b.weight(kVocab, kHidden);
   const std::size_t mark = b.kept.size();
   for (std::int64_t rows : {1, 4, 8, 16, 32, 64, 128, 256}) {
+    if (!b.wanted(rows)) continue;
     const TensorView residual = b.activations(rows, kHidden, DType::f32),
                      branch = b.activations(rows, kHidden), normed = b.activations(rows, kHidden),
-                     gate = b.activations(rows, kInter), up = b.activations(rows, kInter),
-                     q = b.activations(rows, kQ), k = b.activations(rows, kKv), v = b.activations(rows, kKv),
-                     logits = b.activations(rows, kVocab, DType::f32);
+                     gate_up = b.activations(rows, 2 * kInter), gate = gate_up.cols_slice(0, kInter),
+                     up = gate_up.cols_slice(kInter, kInter), qkv = b.activations(rows, kQ + 2 * kKv),
+                     q = qkv.cols_slice(0, kQ), k = qkv.cols_slice(kQ, kKv),
+                     v = qkv.cols_slice(kQ + kKv, kKv), logits = b.activations(rows, kVocab, DType::f32);
     auto* norm = static_cast<float*>(b.activations(1, kHidden, DType::f32).data);
     RopeAndKvWrite rope;
     rope.q = q.split_heads(32);
@@ -318,16 +376,18 @@ void bench_step(Bench& b) {
   }
 }
 
-int run(const std::string& what) {
+int run(const std::string& what, std::int64_t only_rows) {
   if (auto opened = platform::open_device("cuda", platform::ThreadPlan{}); !opened.ok()) {
     fmt::print(stderr, "quire_ops_bench needs a device: {}\n", opened.error().message);
     return 77;
   }
   Bench bench;
+  bench.only_rows = only_rows;
   fmt::print("{}, {}\n", bench.device->info().name, bench.ops->name());
   const bool all = what == "all";
   if (all || what == "linear") bench_linears(bench);
   if (all || what == "chain") bench_chain(bench);
+  if (all || what == "copy") bench_copy(bench);
   if (all || what == "sample") bench_sample(bench);
   if (all || what == "step") bench_step(bench);
   return 0;
@@ -336,4 +396,6 @@ int run(const std::string& what) {
 }  // namespace
 }  // namespace quire::ops::cuda
 
-int main(int argc, char** argv) { return quire::ops::cuda::run(argc > 1 ? argv[1] : "all"); }
+int main(int argc, char** argv) {
+  return quire::ops::cuda::run(argc > 1 ? argv[1] : "all", argc > 2 ? std::atoll(argv[2]) : 0);
+}
