@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from xml.etree import ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GOLDEN = pathlib.Path(os.environ.get("QUIRE_GOLDEN_DIR", ROOT / "tests/data/golden"))
@@ -247,6 +248,20 @@ class Json(unittest.TestCase):
         for key in ("backend", "call", "shape", "page_size", "kv_dtype", "us", "us_min", "us_max", "bytes_s", "flop_s", "fraction"):
             self.assertIn(key, attention["cells"][0])
         self.assertLessEqual(attention["cells"][0]["check"]["error"], attention["cells"][0]["check"]["gate"])
+        with tempfile.TemporaryDirectory() as folder:
+            svg = pathlib.Path(folder) / "pages.svg"
+            pages = self.run_json("bench", "pages", "--threads", 1, "--shape", shape, "--page-sizes", "1,16", "--traffic",
+                                  "shared:requests=30", "--plot", svg, "--json")
+            ElementTree.fromstring(svg.read_text())
+            code, _, err = quire("bench", "attention", "--shape", shape, "--plot", folder)
+            self.assertEqual(code, 2, err)
+            self.assertIn("is a folder: name a file", err)
+        self.assertEqual([(cell["page_size"], cell["table_bytes"]) for cell in pages["pages"]], [(1, 256), (16, 16)])
+        for cell in pages["pages"]:
+            self.assertLessEqual(cell["check"]["error"], cell["check"]["gate"])
+            self.assertGreater(cell["us"], 0)
+            self.assertGreater(cell["hits"]["hit_tokens"], 0)
+            self.assertLess(cell["hits"]["hit_tokens"], cell["hits"]["prompt_tokens"])
         step = self.run_json("bench", "step", model("llama"), "--batch", 2, "--context", 32, "--steps", 2, "--json")
         for key in ("batch", "context", "ms", "tokens_s", "fraction", "host_us", "gpu_idle_fraction"):
             self.assertIn(key, step["steps"][0])

@@ -1,10 +1,12 @@
-// `quire bench device|attention|step|scheduler|offline|serve`: this machine's ceilings, and how near the
-// engine comes to them.
+// `quire bench device|attention|pages|step|scheduler|offline|serve`: this machine's ceilings, and how near
+// the engine comes to them.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
 #include "attention/bench/bench.h"
+#include "cli/bar_chart.h"
+#include "cli/bench_report.h"
 #include "cli/bench_shape.h"
 #include "cli/command.h"
 #include "cli/flags.h"
@@ -12,8 +14,6 @@
 #include "cli/scheduling.h"
 #include "engine/bench_step.h"
 #include "engine/parts.h"
-#include "engine/resolve.h"
-#include "platform/cpu/isa.h"
 #include "platform/links.h"
 #include "platform/platform.h"
 #include "simulate/bench.h"
@@ -31,40 +31,8 @@ struct DeviceFlags {
   bool json = false;
 };
 
-Result<std::unique_ptr<platform::Device>> open_device(const Options& options) {
-  QUIRE_TRY(threads, engine::plan_threads(options, platform::cpu::usable_threads()));
-  return platform::open_device(options.device, threads);
-}
-
-Json machine_to_json(const platform::DeviceInfo& info) {
-  return {{"platform", to_string(info.kind)},
-          {"name", info.name},
-          {"cores", info.cores},
-          {"memory_bytes", info.memory_bytes}};
-}
-
-Json ceilings_to_json(const bench::Ceilings& ceilings) {
-  Json json;
-  json["read_bytes_s"] = ceilings.read_bytes_s;
-  json["copy_bytes_s"] = ceilings.copy_bytes_s;
-  json["matmul_flop_s"] = Json::object();
-  for (const auto& [type, rate] : ceilings.matmul_flop_s) json["matmul_flop_s"][type] = rate;
-  json["launch_us"] = ceilings.launch_us;
-  json["graph_node_us"] = ceilings.graph_node_us;
-  json["threads"] = ceilings.threads;
-  json["cache_bytes"] = ceilings.cache_bytes;
-  return json;
-}
-
-void print_ceilings(const platform::DeviceInfo& info, const bench::Ceilings& c) {
-  fmt::print("{}, {} threads\nread {:.1f} GB/s, copy {:.1f} GB/s", info.name, c.threads, c.read_bytes_s / 1e9,
-             c.copy_bytes_s / 1e9);
-  for (const auto& [type, rate] : c.matmul_flop_s) fmt::print(", matmul {} {:.0f} GFLOP/s", type, rate / 1e9);
-  fmt::print(", launch {:.1f} us, graph node {:.2f} us\n", c.launch_us, c.graph_node_us);
-}
-
 Status device(const DeviceFlags& flags) {
-  QUIRE_TRY(device, open_device(flags.options));
+  QUIRE_TRY(device, open_bench_device(flags.options));
   QUIRE_TRY(ceilings, bench::bench_device(*device, {}));
   QUIRE_TRY(links, platform::measure_links(*device));
   const bool linked = links.to_device_bytes_s > 0.0;
@@ -87,6 +55,7 @@ struct AttentionFlags : DeviceFlags {
   std::string backend = "all";
   std::vector<std::string> shapes;
   std::vector<int> page_sizes;
+  std::string plot;
 };
 
 Result<std::vector<bench::CellSpec>> cells_of(const AttentionFlags& flags,
@@ -115,33 +84,13 @@ Result<std::vector<bench::CellSpec>> cells_of(const AttentionFlags& flags,
   return cells;
 }
 
-Json cell_to_json(const bench::AttentionCell& cell) {
-  const bench::Shape& s = cell.spec.shape;
-  Json json;
-  json["backend"] = cell.spec.backend;
-  json["call"] = cell.call;
-  json["shape"] = {{"q_heads", s.q_heads}, {"kv_heads", s.kv_heads}, {"qk_dim", s.qk_dim},
-                   {"v_dim", s.v_dim},     {"batch", s.batch},       {"context", s.context},
-                   {"q_len", s.q_len},     {"latent", s.latent},     {"shared", s.shared},
-                   {"hinted", s.hinted}};
-  json["page_size"] = cell.spec.page_size;
-  json["kv_dtype"] = cell.kv_dtype;
-  json["us"] = cell.us;
-  json["us_min"] = cell.us_min;
-  json["us_max"] = cell.us_max;
-  json["bytes_s"] = cell.bytes_s;
-  json["flop_s"] = cell.flop_s;
-  json["fraction"] = cell.fraction;
-  json["check"] = {{"error", cell.check_error}, {"gate", cell.check_gate}};
-  if (!cell.refused.empty()) json["refused"] = cell.refused;
-  return json;
-}
-
 Status attention_bench(const AttentionFlags& flags) {
-  QUIRE_TRY(device, open_device(flags.options));
+  QUIRE_TRY_STATUS(check_plot(flags.plot));
+  QUIRE_TRY(device, open_bench_device(flags.options));
   const std::span<const attention::Backend> table = attention::backends(device->info().kind);
   QUIRE_TRY(specs, cells_of(flags, table));
   QUIRE_TRY(report, bench::bench_attention(*device, table, specs, {}));
+  QUIRE_TRY_STATUS(write_plot(flags.plot, {chart_of(report.cells, "attention, us a layer")}));
   bool fine = true;
   for (const bench::AttentionCell& cell : report.cells)
     fine &= cell.refused.empty() ? cell.check_error <= cell.check_gate : true;
@@ -154,11 +103,8 @@ Status attention_bench(const AttentionFlags& flags) {
   }
   print_ceilings(device->info(), report.ceilings);
   for (const bench::AttentionCell& cell : report.cells) {
-    const bench::Shape& s = cell.spec.shape;
-    fmt::print("{:<10} {:<7} {:>3}/{:<3} dim {:>3}/{:<3} batch {:>3} ctx {:>6} q {:>4} page {:>3} {:<12} ",
-               cell.spec.backend, cell.call, s.q_heads, s.kv_heads, s.qk_dim, s.v_dim, s.batch, s.context,
-               s.q_len, cell.spec.page_size, cell.kv_dtype);
-    if (s.shared > 0) fmt::print("{} {} ", s.hinted ? "prefix" : "shared", s.shared);
+    fmt::print("{:<10} {} page {:>3} {:<12} ", cell.spec.backend, shape_text(cell), cell.spec.page_size,
+               cell.kv_dtype);
     if (!cell.refused.empty()) {
       fmt::print("refused: {}\n", cell.refused);
       continue;
@@ -180,11 +126,32 @@ struct StepFlags {
   std::vector<int> contexts;
   std::vector<int> chunks;
   int steps = 32;
+  std::string plot;
   bool json = false;
   bool explain = false;
 };
 
+BarChart chart_of(const std::vector<engine::BenchStepCell>& cells) {
+  BarChart chart;
+  chart.title = "one step, ms";
+  for (const engine::BenchStepCell& cell : cells) {
+    Bar bar;
+    bar.value = cell.ms;
+    if (cell.chunk > 0) {
+      bar.label = fmt::format("chunk {} behind {}", cell.chunk, cell.context);
+      bar.text = fmt::format("{:.2f} ms, {:.0f} tok/s", cell.ms, cell.tokens_s);
+    } else {
+      bar.label = fmt::format("batch {} context {}", cell.batch, cell.context);
+      bar.text = fmt::format("{:.2f} ms, {:.0f} tok/s, {:.0f} % of reading", cell.ms, cell.tokens_s,
+                             100 * cell.fraction);
+    }
+    chart.bars.push_back(std::move(bar));
+  }
+  return chart;
+}
+
 Status step(const StepFlags& flags) {
+  QUIRE_TRY_STATUS(check_plot(flags.plot));
   engine::BenchStepRequest request;
   request.batches.assign(flags.batches.begin(), flags.batches.end());
   request.contexts.assign(flags.contexts.begin(), flags.contexts.end());
@@ -196,12 +163,13 @@ Status step(const StepFlags& flags) {
     QUIRE_TRY(survey, engine::survey(flags.model, flags.options));
     print_explanation(survey.spec.trace, survey.ledger.lines());
   }
-  QUIRE_TRY(device, open_device(flags.options));
+  QUIRE_TRY(device, open_bench_device(flags.options));
   const platform::DeviceInfo info = device->info();
   QUIRE_TRY(ceilings, bench::bench_device(*device, {}));
   device.reset();
   request.read_bytes_s = ceilings.read_bytes_s;
   QUIRE_TRY(cells, engine::bench_step(flags.model, flags.options, request));
+  QUIRE_TRY_STATUS(write_plot(flags.plot, {chart_of(cells)}));
   if (!flags.json) print_ceilings(info, ceilings);
   Json json{{"machine", machine_to_json(info)}, {"ceilings", ceilings_to_json(ceilings)}};
   json["steps"] = Json::array();
@@ -271,7 +239,7 @@ Status scheduler_bench(const SchedulerFlags& flags) {
 }  // namespace
 
 std::vector<Command> make_bench(CLI::App& root) {
-  Flags group(root, "bench", "measure: device, attention, step, scheduler, offline, serve");
+  Flags group(root, "bench", "measure: device, attention, pages, step, scheduler, offline, serve");
   group.group();
 
   auto of_device = std::make_shared<DeviceFlags>();
@@ -288,6 +256,7 @@ std::vector<Command> make_bench(CLI::App& root) {
              "sequences "
              "have N keys in common; prefix=N: and the row is told so); may repeat")
       .list("--page-sizes", &of_attention->page_sizes, "one or more page sizes: 1,16,64")
+      .text("--plot", &of_attention->plot, "write the figures as a chart to this file")
       .json(&of_attention->json);
   constexpr std::string_view kAttention[] = {"device", "threads", "page-size", "kv-dtype"};
   add_engine_settings(*of_attention->settings, &of_attention->options, kAttention);
@@ -300,6 +269,7 @@ std::vector<Command> make_bench(CLI::App& root) {
       .list("--chunk", &of_step->chunks,
             "time prompt chunks too: 64,256,512 tokens, behind contexts rounded to the largest")
       .number("--steps", &of_step->steps, 1, 4096, "steps measured; the median is reported")
+      .text("--plot", &of_step->plot, "write the figures as a chart to this file")
       .json(&of_step->json);
   add_engine_settings(*of_step->settings, &of_step->options, &of_step->explain);
 
@@ -322,6 +292,7 @@ std::vector<Command> make_bench(CLI::App& root) {
                flags.page_sizes = {flags.options.page_size};
              return attention_bench(flags);
            }},
+          make_bench_pages(group.app()),
           {&step_command.app(), of_step->settings, [of_step] { return step(*of_step); }},
           {&scheduler_command.app(), of_scheduler->settings,
            [of_scheduler] { return scheduler_bench(*of_scheduler); },

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 
 #include "cli/command.h"
 #include "cli/flags.h"
@@ -28,15 +27,9 @@ struct ServeLoadFlags {
   bool json = false;
 };
 
-Status write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) return bad_input(fmt::format("{} cannot be written", path));
-  return {};
-}
-
 Status serve_load(ServeLoadFlags flags) {
+  QUIRE_TRY_STATUS(check_writable("--save", flags.save));
+  QUIRE_TRY_STATUS(check_writable("--plot", flags.plot));
   bench::BenchServeRequest& load = flags.load;
   load.limits = {flags.ttft_p99_ms * 1e-3, flags.itl_p99_ms * 1e-3};
   load.wording.ignore_eos = !flags.may_end;

@@ -141,27 +141,6 @@ Result<simulate::Trace> trace_of(const Simulate& run) {
   return simulate::parse_trace(text, run.trace);
 }
 
-Status write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.flush();
-  return file ? Status() : Status(no_resources(fmt::format("{}: the file cannot be written", path)));
-}
-
-// Found out before the work, without a trace of it: writable, or new in a folder that takes files.
-Status check_writable(const char* flag, const std::string& path) {
-  if (path.empty()) return {};
-  const std::filesystem::path file(path);
-  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
-  std::error_code error;
-  const bool there = std::filesystem::exists(file, error);
-  if (there && std::filesystem::is_directory(file, error))
-    return bad_input(fmt::format("{} {} is a folder: name a file", flag, path));
-  if (there ? access(path.c_str(), W_OK) == 0 : access(folder.c_str(), W_OK | X_OK) == 0) return {};
-  return bad_input(
-      fmt::format("{} {}: the file cannot be written; name one in a folder that can be", flag, path));
-}
-
 // Whether a run of the trace violates a rule or fails a check, seen from outside: a check ends its process.
 bool fails_in_a_child(const simulate::Trace& trace, const simulate::SimulationConfig& config) {
   std::fflush(nullptr);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <filesystem>
@@ -61,6 +62,26 @@ std::int64_t peak_rss_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.flush();
+  return file ? Status() : Status(no_resources(fmt::format("{}: the file cannot be written", path)));
+}
+
+Status check_writable(const char* flag, const std::string& path) {
+  if (path.empty()) return {};
+  const std::filesystem::path file(path);
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  std::error_code error;
+  const bool there = std::filesystem::exists(file, error);
+  if (there && std::filesystem::is_directory(file, error))
+    return bad_input(fmt::format("{} {} is a folder: name a file", flag, path));
+  if (there ? access(path.c_str(), W_OK) == 0 : access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return bad_input(
+      fmt::format("{} {}: the file cannot be written; name one in a folder that can be", flag, path));
 }
 
 }  // namespace quire::cli

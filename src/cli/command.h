@@ -37,8 +37,10 @@ Command make_config(CLI::App& root);
 Command make_simulate(CLI::App& root);
 Command make_replay(CLI::App& root);
 Command make_serve(CLI::App& root);
-std::vector<Command> make_bench(CLI::App& root);  // device, attention, step, scheduler, offline, serve
-Command make_bench_offline(CLI::App& group);      // these two of make_bench
+// device, attention, pages, step, scheduler, offline, serve; the three below are among them.
+std::vector<Command> make_bench(CLI::App& root);
+Command make_bench_offline(CLI::App& group);
+Command make_bench_pages(CLI::App& group);
 Command make_bench_serve(CLI::App& group);
 
 // The code of a Status whose message was said already: a failed check.
@@ -47,6 +49,11 @@ Error check_failed_error();
 // Token ids as "1,2,3".
 Result<std::vector<std::int32_t>> parse_ids(const std::string& text);
 Result<std::string> read_file(const std::string& path);  // "-": standard input
+// Replaces the file.
+Status write_file(const std::string& path, const std::string& text);
+// Whether `flag`'s file can be written, found out before the work and without a trace of it: it is there and
+// writable, or new in a folder that takes files. An empty path is no file.
+Status check_writable(const char* flag, const std::string& path);
 std::int64_t peak_rss_bytes();
 
 }  // namespace quire::cli
