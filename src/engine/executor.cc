@@ -58,13 +58,17 @@ std::size_t Executor::record(double seconds) {
     if (spent.count() > seconds) break;
     const StepLaunch launch{.decode_rows = rows, .total_q = rows, .logit_rows = rows};
     if (!parts_.host_memory) enqueue(launch, nullptr);
-    auto recording = std::make_unique<Recording>(parts_.stream);
-    recording->begin();
-    enqueue(launch, recording.get());
-    recording->end();
-    recordings_.push_back(std::move(recording));
+    recordings_.push_back(record_step(launch));
   }
   return recordings_.size();
+}
+
+std::unique_ptr<Recording> Executor::record_step(const StepLaunch& launch) {
+  auto recording = std::make_unique<Recording>(parts_.stream);
+  recording->begin();
+  enqueue(launch, recording.get());
+  recording->end();
+  return recording;
 }
 
 bool Executor::forward(const StepLaunch& launch) {

@@ -52,6 +52,11 @@ class Executor {
   // padding rows only: what libraries and kernels set up when first used is no part of a recording.
   std::size_t record(double seconds);
   std::size_t buckets() const { return buckets_.size(); }
+  // One step of any shape, prefill and mixed ones too, as recorded work: its replay stands for forward() of a
+  // launch that differs in what the device holds only (tokens, lengths, tables). What a row cannot record
+  // stands apart between the pieces. The shape has run before: what libraries set up when first used is no
+  // part of it. Not for models that gather a prefix by its length on the host (StepInputs::extend_prefix).
+  std::unique_ptr<Recording> record_step(const StepLaunch& launch);
 
   // Enqueues a step up to its logits. True when it was a replay.
   bool forward(const StepLaunch& launch);

@@ -50,6 +50,26 @@ class ExecutorCase {
   }
   bool replayed() const { return replayed_; }
 
+  // A mixed step: slot 1 decodes `token`, slot 2 extends by `chunk`; by `recording` when there is one. The
+  // logits of both.
+  std::vector<float> mix(std::int32_t token, const std::vector<std::int32_t>& chunk,
+                         const Recording* recording) {
+    upload_mix(token, chunk);
+    if (recording != nullptr) {
+      recording->replay();
+    } else {
+      parts_->executor->forward(mix_launch(chunk.size()));
+    }
+    parts_->ops->end_step({parts_->buffers->state, parts_->buffers->upload.rows, 2}, *parts_->stream);
+    ++length_;
+    return copy_back<float>(parts_->buffers->logits.data, std::int64_t{2} * parts_->buffers->limits().vocab);
+  }
+  // Such a step with a chunk of `tokens`, recorded; `apart`: as if no attention row could be.
+  std::unique_ptr<Recording> record_mix(std::size_t tokens, bool apart) {
+    for (model::BoundCall& call : parts_->calls) call.capturable = call.capturable && !apart;
+    return parts_->executor->record_step(mix_launch(tokens));
+  }
+
   void fill_arena(std::uint8_t byte) {
     parts_->stream->fill(parts_->arena->base(), byte, parts_->arena->backed_bytes());
   }
@@ -64,6 +84,37 @@ class ExecutorCase {
 
  private:
   explicit ExecutorCase(std::unique_ptr<EngineParts> parts) : parts_(std::move(parts)) {}
+
+  static StepLaunch mix_launch(std::size_t tokens) {
+    const auto q_len = static_cast<std::int32_t>(tokens);
+    return {
+        .decode_rows = 1, .extend_rows = 1, .total_q = 1 + q_len, .longest_extend = q_len, .logit_rows = 2};
+  }
+
+  void upload_mix(std::int32_t token, const std::vector<std::int32_t>& chunk) {
+    parts_->stream->synchronize();
+    Upload& host = parts_->buffers->host_upload(0);
+    const auto q_len = static_cast<std::int32_t>(chunk.size());
+    host.rows[0] = {1, 1, 0, 0};
+    host.rows[1] = {2, q_len, 1, 1};
+    host.logit_row[0] = host.logit_row[1] = -1;
+    host.logit_hidden[0] = 0;
+    host.logit_hidden[1] = q_len;
+    host.extend_offsets[0] = 0;
+    host.extend_offsets[1] = q_len;
+    host.literals[0] = token;
+    std::copy(chunk.begin(), chunk.end(), host.literals + 1);
+    *host.delta_count = 0;
+    for (std::int32_t slot = 1; slot <= 2 && length_ == 0; ++slot) {
+      for (std::int32_t entry = 0; entry < kContext / kPage; ++entry) {
+        const auto page = static_cast<std::uint32_t>(1 + slot * (kContext / kPage) + entry);
+        host.deltas[(*host.delta_count)++] = {0, slot, entry, page};
+      }
+    }
+    const auto* begin = reinterpret_cast<const char*>(host.delta_count);
+    parts_->stream->copy(parts_->buffers->upload.delta_count, begin,
+                         reinterpret_cast<const char*>(host.literals + 1 + q_len) - begin);
+  }
 
   void upload(const std::vector<std::int32_t>& tokens, std::int32_t rows) {
     parts_->stream->synchronize();
@@ -119,6 +170,32 @@ inline void expect_recorded_equals_eager(const std::string& device, const std::s
       ASSERT_EQ(std::memcmp(a.data(), b.data(), used * sizeof(float)), 0)
           << model << ": " << live << " sequences differ at step " << step;
       ASSERT_NE(a[0], a[1]) << "no logits were computed";
+    }
+  }
+}
+
+// Mixed steps, recorded once and replayed over growing contexts, in one piece and with attention apart, give
+// the bits of eager ones.
+inline void expect_recorded_mix_equals_eager(const std::string& device, const std::string& model) {
+  for (const bool apart : {false, true}) {
+    const auto recorded = ExecutorCase::open(device, model, false);
+    const auto eager = ExecutorCase::open(device, model, false);
+    ASSERT_TRUE(recorded != nullptr && eager != nullptr);
+    std::unique_ptr<Recording> recording;
+    for (std::int32_t step = 0; step < 4; ++step) {
+      std::vector<std::int32_t> chunk;
+      for (std::int32_t i = 0; i < 15; ++i) chunk.push_back((step * 41 + i * 17 + 3) % eager->vocab());
+      const std::int32_t token = (step * 7 + 1) % eager->vocab();
+      const std::vector<float> a = recorded->mix(token, chunk, recording.get()),
+                               b = eager->mix(token, chunk, nullptr);
+      ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << model << " step " << step;
+      ASSERT_NE(a[0], a[1]) << "no logits were computed";
+      if (step == 0) recording = recorded->record_mix(chunk.size(), apart);
+      if (apart) {
+        EXPECT_GT(recording->pieces(), 2u);
+      } else {
+        EXPECT_EQ(recording->pieces(), 1u);
+      }
     }
   }
 }

@@ -9,9 +9,57 @@ TEST(DeviceExecutor, RecordedStepsEqualEagerOnesBitForBit) {
   for (const char* model : {"llama", "qwen3", "deepseek_v3"}) expect_recorded_equals_eager("cuda", model);
 }
 
+TEST(DeviceExecutor, RecordedMixedStepsEqualEagerOnesBitForBit) {
+  for (const char* model : {"llama", "qwen3"}) expect_recorded_mix_equals_eager("cuda", model);
+}
+
 TEST(DeviceExecutor, PaddingTouchesPageZeroOnly) {
   for (const char* model : {"llama", "deepseek_v3"}) expect_padding_touches_page_zero_only("cuda", model);
 }
+
+// Small enough for a checker that slows every access a thousandfold, and meets every kind of kernel: a prompt
+// of more rows than one product takes at once, a decode step, a draw; windows, sinks, experts, latent rows,
+// and fp8 caches. What a prompt finds in the cache, in a whole page and in a part of one, is what was
+// computed.
+class DeviceSmoke : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(DeviceSmoke, PromptsColdAndWarm) {
+  const auto& [model, kv_dtype] = GetParam();
+  Options options;
+  options.device = "cuda";
+  options.graphs = false;
+  options.kv_dtype = kv_dtype;
+  options.max_running = 2;
+  options.max_context = 64;
+  options.chunk_tokens = 32;
+  options.page_size = 32;
+  options.kv_memory_bytes = 4 << 20;
+  std::unique_ptr<Engine> engine = open_engine(quire::testing::golden_dir() + "/models/" + model, options);
+  ASSERT_NE(engine, nullptr);
+  std::vector<std::int32_t> prompt;
+  for (std::int32_t i = 0; i < 57; ++i) prompt.push_back((i * 37 + 11) % 250);
+  Request drawn = greedy_request(prompt, 3);
+  drawn.sampling.temperature = 0.7f;
+  drawn.sampling.top_k = 20;
+  drawn.sampling.top_p = 0.9f;
+  drawn.sampling.seed = 5;
+  const std::vector<Request> requests = {greedy_request(prompt, 3), drawn};
+  const std::vector<Answer> cold = run_all(*engine, requests), warm = run_all(*engine, requests);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(cold[i].tokens.size(), 3u);
+    EXPECT_EQ(warm[i].tokens.size(), 3u);
+    EXPECT_EQ(warm[i].last.cached_tokens, 56) << "all but the prompt's last token";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, DeviceSmoke,
+                         ::testing::Combine(::testing::Values("llama", "mistral_swa", "qwen3", "gemma3",
+                                                              "gpt_oss", "deepseek_v3"),
+                                            ::testing::Values("bf16", "fp8_e4m3")),
+                         [](const auto& tested) {
+                           return std::string(std::get<0>(tested.param)) + "_" +
+                                  std::string(std::get<1>(tested.param));
+                         });
 
 // What the driver says is used beyond the context, against the ledger.
 TEST(DeviceMemory, LedgerSumsToWhatTheDriverSays) {

@@ -8,6 +8,11 @@ TEST(Executor, RecordedStepsEqualEagerOnesBitForBit) {
   for (const char* model : {"llama", "deepseek_v3"}) expect_recorded_equals_eager("cpu", model);
 }
 
+TEST(Executor, RecordedMixedStepsEqualEagerOnesBitForBit) {
+  if (quire::testing::golden_dir().empty()) FAIL() << "no golden data";
+  for (const char* model : {"llama", "qwen3"}) expect_recorded_mix_equals_eager("cpu", model);
+}
+
 TEST(Executor, PaddingTouchesPageZeroOnly) {
   if (quire::testing::golden_dir().empty()) FAIL() << "no golden data";
   for (const char* model : {"llama", "deepseek_v3"}) expect_padding_touches_page_zero_only("cpu", model);

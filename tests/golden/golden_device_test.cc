@@ -109,6 +109,30 @@ TEST_P(DeviceFamily, AloneAsInABatch) {
   expect_gate(expected_, alone, kBf16, is_moe(GetParam()), fmt::format("{} alone", GetParam()));
 }
 
+// A prompt that is found in the cache is answered as it was when it was computed: both give the golden's
+// tokens up to the first that was nearly another one (a cached prompt's last row goes through other
+// products).
+TEST_P(DeviceFamily, WarmPromptsAreAnsweredAsColdOnes) {
+  const std::unique_ptr<Engine> engine = open_or_fail(model(), device_options());
+  ASSERT_NE(engine, nullptr);
+  const Answers cold = compute(*engine, expected_, true);
+  const std::int64_t cached = engine->stats().cached_tokens;
+  const Answers warm = compute(*engine, expected_, true);
+  EXPECT_GT(engine->stats().cached_tokens - cached, 500);
+  int compared = 0;
+  for (std::size_t i = 0; i < expected_.cases.size(); ++i) {
+    const Case& one = expected_.cases[i];
+    ASSERT_EQ(warm.greedy[i].size(), one.greedy.size());
+    for (std::size_t t = 0; t < one.greedy.size() && one.greedy_margin[t] > 0.2f * expected_.logit_std; ++t) {
+      ++compared;
+      EXPECT_EQ(cold.greedy[i][t], one.greedy[t]) << "case " << i << " token " << t;
+      EXPECT_EQ(warm.greedy[i][t], one.greedy[t]) << "case " << i << " token " << t;
+    }
+  }
+  fmt::print("  {}: {} tokens compared\n", GetParam(), compared);
+  EXPECT_GT(compared, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Spine, DeviceFamily, ::testing::ValuesIn(kFamilies),
                          [](const auto& tested) { return std::string(tested.param); });
 
