@@ -49,7 +49,7 @@ format() {
 
 # The host modules; kernels and what calls the vendored code are left to the compiler's warnings.
 lint() {
-  git ls-files src/{base,tensor,platform,kv,checkpoint,tokenizer,scheduler,simulate,record,record/replay,engine,session,server/api}/*.cc | grep -v _test |
+  git ls-files src/{base,tensor,platform,kv,checkpoint,tokenizer,scheduler,simulate,record,record/replay,engine,session,server/api,server/kv_view,server/metrics,server/page,server/bench}/*.cc | grep -v _test |
     xargs -P2 -n6 clang-tidy -p build/cpu --quiet
 }
 

@@ -71,6 +71,7 @@ void KvView::run() {
 bool KvView::take_snapshot() {
   // A function that the loop drops has not run: its last copy says so.
   struct Task {
+    explicit Task(std::shared_ptr<Snapshot> target) : snapshot(std::move(target)) {}
     std::shared_ptr<Snapshot> snapshot;
     bool ran = false;  // the loop's thread only, or nobody
     ~Task() {
@@ -125,14 +126,15 @@ void KvView::send_all(const std::vector<Waiter>& waiters, bool taken) {
 
 void add_kv_routes(Router& router, KvView& view, std::string backends) {
   router.add("GET", "/v1/kv", RouteAccess::keyed,
-             [&view](HttpRequest request, std::shared_ptr<Responder> responder) {
+             [&view](const HttpRequest& request, std::shared_ptr<Responder> responder) {
                view.answer(request, std::move(responder));
              });
   if (backends.empty()) return;
-  router.add("GET", "/v1/backends", RouteAccess::keyed,
-             [backends = std::move(backends)](HttpRequest, std::shared_ptr<Responder> responder) {
-               responder->send({.body = backends});
-             });
+  router.add(
+      "GET", "/v1/backends", RouteAccess::keyed,
+      [backends = std::move(backends)](const HttpRequest&, const std::shared_ptr<Responder>& responder) {
+        responder->send({.body = backends});
+      });
 }
 
 }  // namespace quire::server

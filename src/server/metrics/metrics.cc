@@ -318,7 +318,8 @@ const LoadHistory& Metrics::history() const { return state_->history; }
 
 void add_metrics_routes(Router& router, Metrics& metrics) {
   router.add(
-      "GET", "/metrics", RouteAccess::open, [&metrics](HttpRequest, std::shared_ptr<Responder> responder) {
+      "GET", "/metrics", RouteAccess::open,
+      [&metrics](const HttpRequest&, const std::shared_ptr<Responder>& responder) {
         responder->send({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics.text()});
       });
 }

@@ -41,7 +41,7 @@ void add_page_routes(Router& router) {
   for (const PageFile& file : page_files()) {
     const std::string path = file.name == "index.html" ? "/" : "/page/" + std::string(file.name);
     router.add("GET", path, RouteAccess::open,
-               [&file](HttpRequest request, std::shared_ptr<Responder> responder) {
+               [&file](const HttpRequest& request, const std::shared_ptr<Responder>& responder) {
                  responder->send(file_answer(request, file));
                });
   }
