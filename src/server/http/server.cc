@@ -37,7 +37,7 @@ constexpr int kSendBuffer = 256 << 10;
 constexpr std::chrono::milliseconds kEvictable{500};
 // The I/O thread sleeps nearly always and its work is short: it goes before compute threads where we may say
 // so.
-constexpr int kNice = -10;
+constexpr int kNicer = 10;  // than the rest of the process
 
 std::int64_t open_descriptors() {
   std::error_code ignored;
@@ -165,7 +165,7 @@ void HttpServerImpl::start() {
   for (tcp::acceptor& acceptor : acceptors_) net::co_spawn(hub_->io, accept(acceptor), net::detached);
   thread_ = std::thread([this] {
     const auto self = static_cast<id_t>(syscall(SYS_gettid));
-    static_cast<void>(setpriority(PRIO_PROCESS, self, kNice));
+    static_cast<void>(setpriority(PRIO_PROCESS, self, getpriority(PRIO_PROCESS, self) - kNicer));
     const auto work = net::make_work_guard(hub_->io);
     hub_->io.run();
   });
