@@ -171,6 +171,25 @@ struct EngineStats {
   ShadowStats shadow;
 };
 
+// A whole page of the prefix cache came or went, for whoever routes requests to where their prefix is. A page
+// is named by a hash of its tokens and all before them (docs/PREFIX_CACHE.md, "Events", has the formula).
+struct KvEvent {
+  enum class Kind : std::uint8_t { stored, removed, cleared };  // cleared: no page is left
+  Kind kind = Kind::stored;
+  std::uint64_t hash = 0;
+  std::uint64_t before = 0;  // of the page before it; of the first page: the seed of its namespace
+};
+
+struct KvEvents {
+  std::int32_t version = 1;  // of the formula
+  // Number of the first event here; they count from 0. Not the one that was asked for: the events between are
+  // forgotten (65,536 are kept), or this is another engine. Then an account of the cache starts anew, empty,
+  // or with clear_prefix_cache().
+  std::uint64_t first = 0;
+  std::uint64_t next = 0;  // to ask for next time
+  std::vector<KvEvent> events;
+};
+
 // The queue of requests that wait for a place among those that run.
 struct Queue {
   std::int32_t waiting = 0;
@@ -200,6 +219,10 @@ class Engine {
   // Fills `map` with who has which page now; memory of an earlier call is used again. Walks all pages, so it
   // costs about a millisecond for 100,000 of them: for looking, not for every step.
   virtual void page_map(PageMap& map) const = 0;
+  // What happened to the pages of the prefix cache since event number `since`. Empty without a cache.
+  virtual KvEvents kv_events(std::uint64_t since) const;
+  // Forgets every prefix that no request uses now.
+  virtual void clear_prefix_cache();
   // The conservation checker's findings; empty when every page, slot and count has its owner. At idle it also
   // proves that everything was given back.
   virtual std::vector<std::string> audit() = 0;

@@ -282,5 +282,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const std::string& model, const Opt
 }
 
 void Engine::recycle(std::vector<Output>& outputs) { outputs.clear(); }
+KvEvents Engine::kv_events(std::uint64_t since) const { return {.first = since, .next = since}; }
+void Engine::clear_prefix_cache() {}
 
 }  // namespace quire

@@ -35,6 +35,8 @@ class EngineImpl final : public Engine {
   bool step(std::vector<Output>& outputs) override;
   void recycle(std::vector<Output>& outputs) override;
   void page_map(PageMap& map) const override;
+  KvEvents kv_events(std::uint64_t since) const override;
+  void clear_prefix_cache() override { scheduler_->clear_cache(); }
   std::vector<std::string> audit() override;
 
   // For `bench step`: prompt chunks advance lengths and tables but compute nothing, so a long context costs

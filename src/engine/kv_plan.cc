@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "engine/ledger.h"
 #include "engine/limits.h"
+#include "kv/prefix_tree.h"
 
 namespace quire::engine {
 namespace {
@@ -170,7 +171,8 @@ std::int64_t prefix_tree_bytes(const KvPlan& plan) {
     bytes = std::max(bytes, pages * kPageBytes);
     tokens = std::max(tokens, pages * plan.rules[g].page_tokens);
   }
-  return bytes + tokens * kTokenBytes;
+  constexpr std::int64_t kEventBytes = sizeof(kv::TreeEvent) * kv::kMostEvents;
+  return bytes + tokens * kTokenBytes + kEventBytes;
 }
 
 }  // namespace quire::engine

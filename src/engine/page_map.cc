@@ -1,4 +1,4 @@
-// What people may know of a running engine: counts, and who has which page. Nothing here is on the step's
+// What people may know of a running engine: counts, events of the cache, and who has which page. Nothing here is on the step's
 // path.
 #include <algorithm>
 
@@ -92,6 +92,17 @@ void EngineImpl::page_map(PageMap& map) const {
   });
   std::sort(map.requests.begin(), map.requests.end(),
             [](const RequestState& a, const RequestState& b) { return a.id < b.id; });
+}
+
+KvEvents EngineImpl::kv_events(std::uint64_t since) const {
+  std::vector<kv::TreeEvent> events;
+  KvEvents result;
+  result.first = scheduler_->tree().events(since, events);
+  result.next = result.first + events.size();
+  result.events.reserve(events.size());
+  for (const kv::TreeEvent& event : events)
+    result.events.push_back({static_cast<KvEvent::Kind>(event.kind), event.hash, event.before});
+  return result;
 }
 
 EngineStats EngineImpl::stats() const {

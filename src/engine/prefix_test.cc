@@ -3,6 +3,7 @@
 #include <random>
 
 #include "engine/golden_case.h"
+#include "kv/page_hash.h"
 
 namespace quire::engine::testing {
 namespace {
@@ -278,6 +279,41 @@ TEST_P(Service, SaltsKeepPrefixesApart) {
   EXPECT_EQ(again.last.cached_tokens, 59);
   EXPECT_EQ(again.last.cache_miss, "none");
   EXPECT_EQ(again.tokens, other.tokens);
+}
+
+// A router that hears the events and knows the formula finds a prompt's pages by its tokens.
+TEST_P(Service, EventsNamePagesAndClearingForgetsThem) {
+  std::unique_ptr<Engine> engine = open_engine(path_, options());
+  ASSERT_NE(engine, nullptr);
+  EXPECT_TRUE(engine->kv_events(0).events.empty());
+  std::mt19937_64 random(8);
+  Request request = greedy_request(random_ids(random, 40), 4);
+  request.cache_salt = "tenant";
+  run_all(*engine, {request});
+  const KvEvents stored = engine->kv_events(0);
+  EXPECT_EQ(stored.version, 1);
+  EXPECT_EQ(stored.first, 0u);
+  EXPECT_EQ(stored.next, 2u);  // of 43 tokens, two pages of 16
+  ASSERT_EQ(stored.events.size(), 2u);
+  std::uint64_t chain = 1;
+  for (const std::string_view field : {"", "", "tenant", ""}) chain = kv::hash_field(chain, field);
+  for (std::size_t page = 0; page < 2; ++page) {
+    EXPECT_EQ(stored.events[page].kind, KvEvent::Kind::stored);
+    EXPECT_EQ(stored.events[page].before, chain);
+    chain = kv::hash_page(chain, std::span(request.prompt).subspan(16 * page, 16));
+    EXPECT_EQ(stored.events[page].hash, chain);
+  }
+  EXPECT_TRUE(engine->kv_events(stored.next).events.empty());
+  engine->clear_prefix_cache();
+  EXPECT_EQ(engine->stats().pages_in_use, std::vector<std::int64_t>(1, 0));
+  const KvEvents cleared = engine->kv_events(stored.next);
+  ASSERT_EQ(cleared.events.size(), 3u);
+  EXPECT_EQ(cleared.events[0].kind, KvEvent::Kind::removed);
+  EXPECT_EQ(cleared.events[1].hash, stored.events[0].hash);
+  EXPECT_EQ(cleared.events[2].kind, KvEvent::Kind::cleared);
+  EXPECT_EQ(cleared.next, 5u);
+  EXPECT_EQ(run_all(*engine, {request})[0].last.cached_tokens, 0);
+  EXPECT_EQ(engine->audit(), std::vector<std::string>{});
 }
 
 TEST_P(Service, DeadlinesEndRequests) {

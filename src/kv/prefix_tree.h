@@ -19,7 +19,7 @@
 //
 // Eviction takes leaves from their end, page by page, in the order of the policy (a logical clock, no time),
 // and window pages before anything that is as old: O(1) amortised per page. A partial page of t tokens costs
-// as much as a whole one and saves less, so it counts as P / t times as old as it is.
+// as much as a whole one and saves less, so it counts as (P / t)^3 times as old as it is.
 //
 // Off: publish() does nothing, so nothing ever hits; all other code is the same.
 // Thread rule: one thread at a time. The pool outlives the tree; leases end before it.
@@ -66,7 +66,7 @@ struct PrefixTreeConfig {
   bool enabled = true;
   EvictionPolicy policy = EvictionPolicy::lru;
   std::int32_t copy_min_tokens = 1;  // fewer tokens of a page are computed again instead of copied
-  bool record_events = false;        // keep them for take_events()
+  bool record_events = false;        // keep the last ones for events()
 };
 
 // A node at a moment: stale once the node is gone, also when its index is used again.
@@ -107,14 +107,16 @@ struct Publication {
   std::array<std::span<const PageId>, kMaxGroups> rows = {};  // per group; 0: released
 };
 
-enum class EventKind : std::uint8_t { stored, removed, cleared, lost };
-// One whole page of tokens came or went. `lost`: events were dropped because nobody took them; start anew.
+enum class EventKind : std::uint8_t { stored, removed, cleared };
+// One whole page of tokens came or went; or (cleared) nothing is left.
 struct TreeEvent {
   EventKind kind = EventKind::stored;
   std::uint64_t hash = 0;    // page_hash.h
   std::uint64_t before = 0;  // hash of the page before it, or the namespace's seed
   friend bool operator==(const TreeEvent&, const TreeEvent&) = default;
 };
+
+inline constexpr std::size_t kMostEvents = std::size_t{1} << 16;
 
 struct TreeStats {
   std::int64_t nodes = 0;
@@ -200,8 +202,9 @@ class PrefixTree {
   // included. Walks the tree.
   template <class VisitNode, class VisitPage>
   void each_node(VisitNode visit_node, VisitPage visit_page) const;
-  // Moves the events since the last call to the end of `target`.
-  void take_events(std::vector<TreeEvent>& target);
+  // Appends the events from number `since` on to `target`; they count from 0. Returns the number of the first
+  // of them. That is larger than `since` when those before it are forgotten: kMostEvents are kept.
+  std::uint64_t events(std::uint64_t since, std::vector<TreeEvent>& target) const;
   // Structure, counters, locks and pages, all recomputed; each violation is a sentence.
   std::vector<std::string> check() const;
 
@@ -331,8 +334,9 @@ class PrefixTree {
   std::array<std::vector<NodeRef>, kMaxGroups> parked_;  // of these, met with pages that requests held
   std::vector<Ghost> ghosts_;
   std::unordered_map<std::uint64_t, std::int32_t>
-      first_pages_;  // content of first pages, over all namespaces
-  std::vector<TreeEvent> events_;
+      first_pages_;                // content of first pages, over all namespaces
+  std::vector<TreeEvent> events_;  // the last ones: number n at n % kMostEvents
+  std::uint64_t next_event_ = 0;
   std::uint64_t clock_ = 0;
   TreeStats stats_;
 };

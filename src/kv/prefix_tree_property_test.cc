@@ -179,6 +179,7 @@ TEST(PrefixTreeProperty, EvictsInTheOrderOfASimpleLru) {
     std::uint64_t seed_hash = 1;
     for (int field = 0; field < 4; ++field) seed_hash = hash_field(seed_hash, "");
     std::vector<TreeEvent> events;
+    std::uint64_t seen = 0;
     int evicted = 0;
     for (int i = 0; i < 120; ++i) {
       Tokens tokens = random_tokens(random, 30);
@@ -192,7 +193,7 @@ TEST(PrefixTreeProperty, EvictsInTheOrderOfASimpleLru) {
         hit->second.used = now;
       }
       const bool copied = rig.run(tokens, space) % kPage > 0;
-      rig.tree->take_events(events);
+      seen = rig.tree->events(seen, events) + events.size();
       const auto take_removed = [&](bool source_held) {
         for (const TreeEvent& event : events) {
           if (event.kind != EventKind::removed) continue;
@@ -222,7 +223,7 @@ TEST(PrefixTreeProperty, EvictsInTheOrderOfASimpleLru) {
         counts.of[0] = rig.pool->free_slabs() * rig.pool->plan().pages_per_slab[0] +
                        static_cast<std::int64_t>(random() % 12);
         rig.tree->make_room(counts, Pressure::growth);
-        rig.tree->take_events(events);
+        seen = rig.tree->events(seen, events) + events.size();
         take_removed(false);
         events.clear();
       }
@@ -239,12 +240,13 @@ TEST(PrefixTreeProperty, EventsAreACompleteAccount) {
   TreeRig rig({.rules = {{Keep::all, 0, 4}}, .pages = 40, .tree = {.record_events = true}});
   const NamespaceId space = rig.tree->open({});
   std::set<std::uint64_t> index;
+  std::uint64_t seen = 0;
   std::uint64_t seed = 1;
   for (int field = 0; field < 4; ++field) seed = hash_field(seed, "");
   for (int i = 0; i < 150; ++i) {
     rig.run(random_tokens(random, 50), space);
     std::vector<TreeEvent> events;
-    rig.tree->take_events(events);
+    seen = rig.tree->events(seen, events) + events.size();
     for (const TreeEvent& event : events) {
       const bool stored = event.kind == EventKind::stored;
       ASSERT_EQ(index.contains(event.hash), !stored);

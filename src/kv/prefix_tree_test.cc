@@ -299,7 +299,7 @@ TEST(PrefixTree, EventsNameEveryWholePage) {
   const NamespaceId space = rig.tree->open({"m", "", "", ""});
   rig.run(sequence(0, 10), space);
   std::vector<TreeEvent> events;
-  rig.tree->take_events(events);
+  EXPECT_EQ(rig.tree->events(0, events), 0u);
   ASSERT_EQ(events.size(), 2u);
   std::uint64_t seed = 1;
   for (const std::string_view field : {"m", "", "", ""}) seed = hash_field(seed, field);
@@ -310,11 +310,33 @@ TEST(PrefixTree, EventsNameEveryWholePage) {
             (TreeEvent{EventKind::stored, hash_page(first, std::span(tokens).subspan(4, 4)), first}));
   rig.tree->clear();
   events.clear();
-  rig.tree->take_events(events);
+  EXPECT_EQ(rig.tree->events(2, events), 2u);
   ASSERT_EQ(events.size(), 3u);
   EXPECT_EQ(events[0].kind, EventKind::removed);
   EXPECT_EQ(events[1], (TreeEvent{EventKind::removed, first, seed}));
   EXPECT_EQ(events[2].kind, EventKind::cleared);
+  events.clear();
+  EXPECT_EQ(rig.tree->events(5, events), 5u);
+  EXPECT_EQ(rig.tree->events(900, events), 5u);  // of another life, say: nothing yet
+  EXPECT_TRUE(events.empty());
+}
+
+TEST(PrefixTree, OnlyTheLastEventsAreKept) {
+  TreeRig rig = full(1, 40, {.record_events = true});
+  const NamespaceId space = rig.tree->open({});
+  std::uint64_t made = 0;
+  for (std::int32_t i = 0; made <= kMostEvents + 100; ++i) {
+    rig.run(sequence(i * 20, 20), space);
+    rig.tree->clear();
+    made += 20 + 20 + 1;
+  }
+  std::vector<TreeEvent> events;
+  EXPECT_EQ(rig.tree->events(7, events), made - kMostEvents);
+  ASSERT_EQ(events.size(), kMostEvents);
+  EXPECT_EQ(events.back().kind, EventKind::cleared);
+  events.clear();
+  EXPECT_EQ(rig.tree->events(made - 3, events), made - 3);
+  EXPECT_EQ(events.size(), 3u);
 }
 
 TEST(PrefixTree, TheCheckerFindsAPageThatItsOwnerGaveAway) {

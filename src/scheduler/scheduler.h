@@ -109,7 +109,7 @@ class Scheduler {
   std::int32_t most_kv_tokens() const { return most_kv_tokens_; }
   const kv::BlockTable& table() const { return table_; }
   const kv::PrefixTree& tree() const { return tree_; }
-  // For tests: forgets every prefix that nobody uses now.
+  // Forgets every prefix that nobody uses now.
   void clear_cache() { tree_.clear(); }
 
   // For tests: the next promise of pages that may fail does, as if none could be had. One that an empty pool
