@@ -73,20 +73,14 @@ void print_text(const record::ReplayReport& report, const record::FileReader& re
   if (!d.keys_note.empty()) fmt::print("  {}\n", d.keys_note);
 }
 
-Result<record::NumberSet> numbers(const std::string& text, std::string_view option) {
-  auto set = record::NumberSet::parse(text);
-  if (!set.ok()) return bad_input(fmt::format("{} {}: {}", option, text, set.error().message));
-  return set;
-}
-
 Status run_replay(const Replay& flags) {
   record::ReplayOptions options;
   options.backend = flags.backend;
   options.against = flags.against;
   options.fault = flags.fault;
-  QUIRE_TRY(layers, numbers(flags.layers, "--layer"));
+  QUIRE_TRY(layers, record::NumberSet::of_option("--layer", flags.layers));
   options.layers = layers;
-  QUIRE_TRY(steps, numbers(flags.steps, "--step"));
+  QUIRE_TRY(steps, record::NumberSet::of_option("--step", flags.steps));
   options.steps = steps;
   QUIRE_TRY(reader, record::FileReader::open(flags.folder));
   QUIRE_TRY(report, record::replay(reader, options));

@@ -25,6 +25,13 @@ namespace {
 
 constexpr int kShrinkTrials = 2000;
 
+// What `auto` stands for, where an engine asks the model.
+constexpr std::int32_t kPageTokens = 16;
+constexpr std::int32_t kRunning = 64;
+constexpr std::int32_t kContext = 1 << 17;
+constexpr std::int32_t kChunkTokens = 2048;
+constexpr std::int32_t kWaiting = 1 << 20;
+
 struct Simulate {
   std::shared_ptr<Settings> settings = std::make_shared<Settings>();
   std::string trace;
@@ -100,12 +107,12 @@ Result<simulate::SimulationConfig> config_of(const Simulate& run) {
   simulate::SimulationConfig config;
   QUIRE_TRY(groups, parse_groups(run.groups));
   config.groups = std::move(groups);
-  config.page_tokens = or_else(run.options.page_size, 16);
+  config.page_tokens = or_else(run.options.page_size, kPageTokens);
   config.kv_tokens = run.kv_tokens;
-  config.scheduler.max_running = or_else(run.options.max_running, 64);
-  config.scheduler.chunk_tokens = or_else(run.options.chunk_tokens, 2048);
-  config.scheduler.max_context = or_else(run.options.max_context, 1 << 17);
-  config.scheduler.max_waiting = or_else(run.options.max_waiting, 1 << 20);
+  config.scheduler.max_running = or_else(run.options.max_running, kRunning);
+  config.scheduler.chunk_tokens = or_else(run.options.chunk_tokens, kChunkTokens);
+  config.scheduler.max_context = or_else(run.options.max_context, kContext);
+  config.scheduler.max_waiting = or_else(run.options.max_waiting, kWaiting);
   QUIRE_TRY(policy, parse_policy(run.options.schedule.empty() ? "fcfs" : run.options.schedule));
   config.scheduler.policy = policy;
   config.scheduler.target_step_us = static_cast<std::int64_t>(run.options.target_itl_ms * 1e3f);
@@ -249,6 +256,14 @@ Command make_simulate(CLI::App& root) {
                                           "prefix-cache", "cache-eviction", "schedule",    "max-waiting",
                                           "target-itl",   "overlap"};
   add_engine_settings(*run->settings, &run->options, kEngine);
+  const auto describe = [&run](const char* name, const char* what, std::int32_t standard) {
+    run->settings->describe(name, fmt::format("{}; auto is {}", what, standard));
+  };
+  describe("page-size", "tokens per KV page, 1..256", kPageTokens);
+  describe("max-running", "sequences that run together", kRunning);
+  describe("max-context", "tokens of prompt and answer", kContext);
+  describe("chunk-tokens", "most prompt tokens of one step", kChunkTokens);
+  describe("max-waiting", "requests in the queue, which refuses more", kWaiting);
   return {&command.app(), run->settings, [run] { return run_command(*run); },
           "--kv-tokens, --max-context or trace"};
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "base/check.h"
 #include "base/nearest.h"
 #include "cli/command.h"
 
@@ -47,6 +48,13 @@ std::string_view to_string(Origin origin) {
 }
 
 void Settings::add(Setting setting) { settings_.push_back(std::move(setting)); }
+
+void Settings::describe(std::string_view name, std::string help) {
+  const auto found = std::find_if(settings_.begin(), settings_.end(),
+                                  [name](const Setting& setting) { return setting.name == name; });
+  QUIRE_CHECK(found != settings_.end(), "no setting {}", name);
+  found->help = std::move(help);
+}
 
 void Settings::attach(CLI::App& app) {
   flag_values_.resize(settings_.size());

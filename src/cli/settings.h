@@ -38,6 +38,8 @@ struct Setting {
 class Settings {
  public:
   void add(Setting setting);
+  // Another help text, where a command takes a setting to mean something of its own. REQUIRES the setting.
+  void describe(std::string_view name, std::string help);
   // Registers every setting as a flag. The app and this object outlive the parse.
   void attach(CLI::App& app);
   // After the parse: applies file, environment and flags in that order of rising strength.

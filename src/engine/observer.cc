@@ -13,18 +13,11 @@
 namespace quire::engine {
 namespace {
 
-Result<record::NumberSet> numbers(const std::string& text, std::string_view option) {
-  if (text.empty()) return record::NumberSet::all();
-  auto set = record::NumberSet::parse(text);
-  if (!set.ok()) return bad_input(fmt::format("{} {}: {}", option, text, set.error().message));
-  return set;
-}
-
 Result<record::RecorderOptions> recorder_options(const Options& options, const EngineSpec& spec) {
   record::RecorderOptions record;
   record.folder = options.record;
   record.limit_bytes = options.record_limit_bytes > 0 ? options.record_limit_bytes : kAutoRecordBytes;
-  QUIRE_TRY(layers, numbers(options.record_layers, "--record-layers"));
+  QUIRE_TRY(layers, record::NumberSet::of_option("--record-layers", options.record_layers));
   std::int32_t last = 0;
   for (const model::KvGroup& group : spec.groups)
     for (const std::int32_t layer : group.layers) last = std::max(last, layer);
@@ -32,7 +25,7 @@ Result<record::RecorderOptions> recorder_options(const Options& options, const E
     return bad_input(fmt::format("--record-layers {}: there is no layer {}, the model has 0 to {}",
                                  options.record_layers, *absent, last));
   record.layers = layers;
-  QUIRE_TRY(steps, numbers(options.record_steps, "--record-steps"));
+  QUIRE_TRY(steps, record::NumberSet::of_option("--record-steps", options.record_steps));
   if (steps.empty())
     return bad_input(fmt::format(
         "--record-steps {} stores nothing: leave out --record, or give all, or numbers and ranges "

@@ -103,9 +103,7 @@ Status check_layer_arguments(const CallFrame& f, const Problem& p) {
   if ((f.softcap != 0 && !has(attention::kSoftcap)) || (!f.sink.empty() && !has(attention::kSink)) ||
       !sized(f.sink, !f.sink.empty(), p.q_heads))
     return wrong("a softcap or sink");
-  const std::int64_t scales = p.kv.scale == KvScaleKind::tensor       ? 1
-                              : p.kv.scale == KvScaleKind::layer_head ? p.kv_heads
-                                                                      : 0;
+  const std::int64_t scales = fixed_scales(p);
   if (!sized(f.k_scale, true, scales) || !sized(f.v_scale, true, scales)) return wrong("a KV scale");
   return {};
 }

@@ -27,22 +27,21 @@ class FileWriter {
   void keep() { kept_ = true; }
   // Whole frames of one step. False when the record ended with it: limit or disk, see ended() and message().
   bool write_step(std::span<const std::byte> frames);
-  // Ends the record because the step in progress has reached `bytes` and would not fit.
-  bool fits(std::int64_t bytes) const { return bytes <= limit_ - header_bytes(); }
+  // Whether a step of so many bytes still fits.
+  bool fits(std::int64_t step_bytes) const { return step_bytes <= limit_ - bytes(); }
   void end(Ended ended, std::string message);
 
   bool is_open() const { return header_.ended == Ended::open; }
   Ended ended() const { return header_.ended; }
   const std::string& message() const { return message_; }  // why it ended early; empty: it did not
   std::uint64_t steps() const { return header_.steps; }
-  std::int64_t bytes() const { return header_bytes(); }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(header_.bytes); }
   std::int64_t limit() const { return limit_; }
   const std::string& path() const { return path_; }
 
  private:
   FileWriter(std::string path, int file, std::int64_t limit)
       : path_(std::move(path)), file_(file), limit_(limit) {}
-  std::int64_t header_bytes() const { return static_cast<std::int64_t>(header_.bytes); }
   Status write_engine(std::span<const std::byte> frame);
   void remove_all() const;
   bool put(std::span<const std::byte> bytes, std::uint64_t at);

@@ -125,6 +125,11 @@ bool is_latent(const attention::Problem& problem) {
   return (problem.features & attention::kLatent) != 0 && problem.source == attention::KvSource::paged;
 }
 
+std::int64_t fixed_scales(const attention::Problem& problem) {
+  if (problem.kv.scale == KvScaleKind::tensor) return 1;
+  return problem.kv.scale == KvScaleKind::layer_head ? problem.kv_heads : 0;
+}
+
 std::int64_t k_row_bytes(const attention::Problem& problem) {
   return problem.qk_dim * static_cast<std::int64_t>(dtype_bytes(problem.kv.k_type));
 }

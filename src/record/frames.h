@@ -167,6 +167,8 @@ struct CallFrame {
 std::int64_t k_row_bytes(const attention::Problem& problem);
 std::int64_t v_row_bytes(const attention::Problem& problem);
 bool is_latent(const attention::Problem& problem);
+// Scales of K, and as many of V, that stand for a whole call: those of each token and head lie in its rows.
+std::int64_t fixed_scales(const attention::Problem& problem);
 
 // Appends header and payload of a frame.
 void append(const EngineFrame& frame, std::vector<std::byte>& out);

@@ -1,5 +1,7 @@
 #include "record/number_set.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <string_view>
@@ -43,6 +45,13 @@ Result<NumberSet> NumberSet::parse(const std::string& text) {
     if (comma == std::string_view::npos) return NumberSet(std::move(ranges));
     rest.remove_prefix(comma + 1);
   }
+}
+
+Result<NumberSet> NumberSet::of_option(std::string_view option, const std::string& text) {
+  if (text.empty()) return all();
+  Result<NumberSet> set = parse(text);
+  if (!set.ok()) return bad_input(fmt::format("{} {}: {}", option, text, set.error().message));
+  return set;
 }
 
 bool NumberSet::contains(std::int64_t number) const {

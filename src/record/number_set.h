@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,8 @@ class NumberSet {
   static NumberSet all() { return NumberSet({{0, INT64_MAX}}); }
   static NumberSet none() { return NumberSet({}); }
   static Result<NumberSet> parse(const std::string& text);
+  // As the value of an option, which a refusal names; without a value, all.
+  static Result<NumberSet> of_option(std::string_view option, const std::string& text);
 
   bool contains(std::int64_t number) const;
   // A number that was named and is over `last`; an end left open names none.

@@ -136,9 +136,7 @@ void Recorder::fetch_layer(const StepShape& shape, const Args& args, platform::S
   f.softcap = args.softcap;
   f.index_heads = args.sparse.index_heads;
   f.sparse_k = args.sparse.k;
-  const std::int64_t scales = p.kv.scale == KvScaleKind::tensor       ? 1
-                              : p.kv.scale == KvScaleKind::layer_head ? p.kv_heads
-                                                                      : 0;
+  const std::int64_t scales = fixed_scales(p);
   Fetch fetch(stream);
   fetch.rows(f.q, args.q, shape.total_q, args.q_row_stride * q_bytes, p.q_heads, args.q_head_stride * q_bytes,
              p.qk_dim * q_bytes);

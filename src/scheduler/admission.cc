@@ -62,9 +62,9 @@ std::size_t Scheduler::next_waiting() {
 
 void Scheduler::refresh_match(std::size_t index) {
   Waiting& waiting = waiting_[index];
-  const Sequence& sequence = records_[waiting.record];
+  Sequence& sequence = records_[waiting.record];
   const std::int32_t limit = hit_limit(sequence, sequence.info.prompt_tokens + sequence.generated);
-  waiting.cached = tree_.probe(sequence.space, sequence.tokens(limit), probes_[waiting.record]);
+  waiting.cached = tree_.probe(sequence.space, sequence.tokens(limit), sequence.probe);
 }
 
 Scheduler::Verdict Scheduler::admit_one(InFlight& step, std::uint32_t record) {

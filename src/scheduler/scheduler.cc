@@ -151,7 +151,6 @@ Status Scheduler::submit(const RequestInfo& info) {
   std::uint32_t record = static_cast<std::uint32_t>(records_.size());
   if (spare_records_.empty()) {
     records_.push_back(std::move(sequence));
-    probes_.emplace_back();
     // What commit() and retract() do later must not allocate.
     spare_records_.reserve(records_.capacity());
     waiting_.reserve(records_.capacity());
@@ -160,7 +159,6 @@ Status Scheduler::submit(const RequestInfo& info) {
     spare_records_.pop_back();
     records_[record] = std::move(sequence);
   }
-  probes_[record] = kv::Probe{};
   by_id_.emplace(info.sequence.value, record);
   enqueue(record);
   ++live_;

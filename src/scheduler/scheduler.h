@@ -209,7 +209,6 @@ class Scheduler {
   std::unordered_map<std::uint32_t, std::uint32_t> by_id_;
   std::vector<std::uint32_t> running_;  // first in order first
   WaitingList waiting_;
-  std::vector<kv::Probe> probes_;  // per record, Policy::longest_prefix
   std::vector<SlotId> free_slots_;
   std::vector<Ended> ended_;
   std::vector<SequenceId> expired_;

@@ -37,6 +37,7 @@ struct Sequence {
   std::uint32_t holder = 0;  // its record
   SequenceId holder_id;      // 0: none
   std::int32_t held_until = 0;
+  kv::Probe probe;  // Policy::longest_prefix: where the last look into the tree ended
 
   // While running.
   SlotId slot;

@@ -82,7 +82,6 @@ class Shrinker {
 
 Trace subset(const Trace& trace, const std::vector<std::size_t>& indices) {
   Trace result;
-  result.name = trace.name;
   result.literal_ids = trace.literal_ids;
   for (const std::size_t index : indices) {
     const TraceRequest& request = trace.requests[index];

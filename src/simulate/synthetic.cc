@@ -21,12 +21,6 @@ constexpr std::array<std::pair<std::string_view, TrafficKind>, 5> kKinds = {{{"s
                                                                              {"bursts", TrafficKind::bursts},
                                                                              {"mix", TrafficKind::mix}}};
 
-std::string_view name_of(TrafficKind kind) {
-  for (const auto& [name, value] : kKinds)
-    if (value == kind) return name;
-  return "unknown";
-}
-
 // Seconds that an answer takes before its reader goes on: only the spacing of turns depends on it.
 constexpr double kAnswerTokenS = 0.03;
 constexpr double kThinkS = 10.0;
@@ -243,24 +237,8 @@ Result<SyntheticSpec> parse_synthetic(const std::string& text) {
   return spec;
 }
 
-std::string to_string(const SyntheticSpec& spec) {
-  std::string text{name_of(spec.kind)};
-  char separator = ':';
-  const SyntheticSpec standard;
-  for (const Key& key : kKeys) {
-    if (key.count != nullptr && spec.*key.count == standard.*key.count) continue;
-    if (key.number != nullptr && spec.*key.number == standard.*key.number) continue;
-    text += separator;
-    text += key.count != nullptr ? fmt::format("{}={}", key.name, spec.*key.count)
-                                 : fmt::format("{}={}", key.name, spec.*key.number);
-    separator = ',';
-  }
-  return text;
-}
-
 Trace make_trace(const SyntheticSpec& spec, std::uint64_t seed) {
   Trace trace;
-  trace.name = fmt::format("{} seed {}", to_string(spec), seed);
   if (spec.kind == TrafficKind::mix) {
     constexpr std::int32_t kParts = 4;
     for (std::int32_t part = 0; part < kParts; ++part) {

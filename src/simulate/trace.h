@@ -46,7 +46,6 @@ struct TraceRequest {
 };
 
 struct Trace {
-  std::string name;
   std::vector<TraceRequest> requests;     // by arrival
   std::vector<Segment> segments;          // of all requests
   std::vector<std::int32_t> literal_ids;  // of literal streams

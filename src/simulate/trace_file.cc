@@ -198,7 +198,6 @@ void append_request(const Trace& trace, const TraceRequest& request, std::string
 
 Result<Trace> parse_trace(const std::string& text, const std::string& name) {
   Trace trace;
-  trace.name = name;
   std::string_view rest = text;
   for (int number = 1; !rest.empty(); ++number) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());

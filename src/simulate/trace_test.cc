@@ -1,8 +1,10 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 
+#include "simulate/simulation.h"
 #include "simulate/synthetic.h"
 #include "simulate/trace_file.h"
 
@@ -37,6 +39,59 @@ TEST(TraceFile, MooncakeBlocksOfEqualIdsAreEqualTokens) {
   EXPECT_EQ(tokens_of(*trace, 2).size(), 1100u);
   EXPECT_EQ(common(tokens_of(*trace, 0), tokens_of(*trace, 2)), 1024u);
   EXPECT_EQ(common(tokens_of(*trace, 0), tokens_of(*trace, 1)), 0u);
+}
+
+// Requests of the published trace: arrival, lengths and blocks as they stand in FAST25-release/traces/
+// synthetic_trace.jsonl of github.com/kvcache-ai/Mooncake (Apache License 2.0), 602.7 s to 612.9 s after its
+// begin, most left out. Blocks that follow each other are written as a range, and one more may come after it.
+struct Published {
+  int timestamp;
+  int input;
+  int output;
+  int first_block;
+  int last_block;
+  int own_block = -1;
+};
+constexpr Published kPublished[] = {{602714, 7414, 87, 11630, 11643, 36569},
+                                    {603001, 31, 425, 36570, 36570},
+                                    {604796, 19506, 29, 36578, 36616},
+                                    {607177, 5580, 8, 7600, 7610},
+                                    {608335, 7419, 57, 11630, 11643, 36710},
+                                    {609168, 13, 45, 9463, 9463},
+                                    {610297, 13, 9, 2603, 2603},
+                                    {610902, 14848, 69, 3763, 3790, 36764},
+                                    {612877, 19519, 79, 36578, 36615, 36794}};
+
+// Written as the published file is.
+std::string text_of(const Published& request) {
+  std::string blocks;
+  for (int block = request.first_block; block <= request.last_block; ++block)
+    blocks += fmt::format("{}{}", blocks.empty() ? "" : ", ", block);
+  if (request.own_block >= 0) blocks += fmt::format(", {}", request.own_block);
+  return fmt::format(R"({{"timestamp": {}, "input_length": {}, "output_length": {}, "hash_ids": [{}]}})",
+                     request.timestamp, request.input, request.output, blocks) +
+         "\n";
+}
+
+TEST(TraceFile, RequestsOfThePublishedMooncakeTraceAreReadAndShareTheirBlocks) {
+  std::string text;
+  for (const Published& request : kPublished) text += text_of(request);
+  const Result<Trace> trace = parse_trace(text, "published");
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  ASSERT_EQ(trace->requests.size(), std::size(kPublished));
+  for (std::size_t i = 0; i < std::size(kPublished); ++i) {
+    EXPECT_EQ(trace->requests[i].arrival_s, kPublished[i].timestamp / 1e3);
+    EXPECT_EQ(trace->requests[i].prompt_tokens, kPublished[i].input);
+    EXPECT_EQ(trace->requests[i].output_tokens, kPublished[i].output);
+  }
+  EXPECT_EQ(common(tokens_of(*trace, 0), tokens_of(*trace, 4)), 14u * 512);
+  EXPECT_EQ(common(tokens_of(*trace, 2), tokens_of(*trace, 8)), 38u * 512);
+  SimulationConfig config;
+  config.kv_tokens = 1 << 17;
+  config.scheduler = {16, 2048, 1 << 17, 100};
+  const Report report = simulate(*trace, config).value();
+  EXPECT_EQ(report.finished, 9);
+  EXPECT_EQ(report.hit_tokens, (14 + 38) * 512);
 }
 
 TEST(TraceFile, ErrorsNameTheLine) {
@@ -139,8 +194,12 @@ INSTANTIATE_TEST_SUITE_P(Synthetic, Kinds, ::testing::Values("shared", "chat", "
 TEST(Synthetic, SpecsAreReadWhole) {
   const Result<SyntheticSpec> spec = parse_synthetic("agents:requests=7,rate=2.5,aborts=0.25");
   ASSERT_TRUE(spec.ok());
-  EXPECT_EQ(to_string(*spec), "agents:requests=7,rate=2.5,aborts=0.25");
-  EXPECT_EQ(to_string(*parse_synthetic("chat")), "chat");
+  EXPECT_EQ(spec->kind, TrafficKind::agents);
+  EXPECT_EQ(spec->requests, 7);
+  EXPECT_EQ(spec->rate, 2.5);
+  EXPECT_EQ(spec->aborts, 0.25);
+  EXPECT_EQ(spec->slow, SyntheticSpec().slow);
+  EXPECT_EQ(parse_synthetic("chat")->kind, TrafficKind::chat);
   for (const char* bad :
        {"", "chats", "chat:", "chat:requests", "chat:requests=", "chat:requests=0", "chat:requests=1.5",
         "chat:rate=-1", "chat:aborts=2", "chat:request=5", "chat:rate=nan"}) {
