@@ -1,5 +1,5 @@
-// What people may know of a running engine: counts, events of the cache, and who has which page. Nothing here is on the step's
-// path.
+// What people may know of a running engine: counts, events of the cache, and who has which page. Nothing here
+// is on the step's path.
 #include <algorithm>
 
 #include "engine/engine_impl.h"
