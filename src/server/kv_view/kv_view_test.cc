@@ -26,7 +26,8 @@ class Caught final : public Responder {
   void on_close(std::function<void()>) override {}
   HttpAnswer wait() {
     std::future<HttpAnswer> future = answer_.get_future();
-    if (future.wait_for(std::chrono::seconds(60)) != std::future_status::ready) return {.status = 0, .body = "{}"};
+    if (future.wait_for(std::chrono::seconds(60)) != std::future_status::ready)
+      return {.status = 0, .body = "{}"};
     return future.get();
   }
 
