@@ -18,7 +18,10 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 void merge_one(const MergeArgs& args, std::int64_t row, std::int64_t head) {
   const std::int64_t index = row * args.heads + head;
   float largest = kMinusInfinity;
-  for (int p = 0; p < args.part_count; ++p) largest = std::max(largest, args.parts[p].lse[index]);
+  for (int p = 0; p < args.part_count; ++p) {
+    const float lse = args.parts[p].lse[index];
+    if (lse > largest || std::isnan(lse)) largest = lse;  // a NaN stays, and makes every weight one
+  }
   float* out = args.out + row * args.out_row_stride + head * args.dim;
   if (largest == kMinusInfinity) {
     std::fill(out, out + args.dim, 0.0f);

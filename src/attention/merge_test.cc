@@ -86,6 +86,28 @@ TEST(Merge, ScoresOfVeryUnequalSizeStayFinite) {
   expect_near(merged({b, a}), a);
 }
 
+TEST(Merge, WhatIsNoNumberIsNotHidden) {
+  std::mt19937 rng(6);
+  Part a = random_part(rng, 1), b = random_part(rng, 1);
+  const Part plain = merged({a, b});
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  a.lse[0] = b.lse[0] = kNan;  // all parts
+  a.lse[1] = kNan;             // the first
+  b.lse[2] = kNan;             // the last
+  b.out[3 * kDim] = kNan;      // one element
+  const Part m = merged({a, b});
+  for (std::size_t i = 0; i < a.lse.size(); ++i) {
+    EXPECT_EQ(std::isnan(m.lse[i]), i < 3) << i;
+    for (std::size_t d = 0; d < kDim; ++d) {
+      const std::size_t at = i * kDim + d;
+      if (i < 3 || at == 3 * kDim)
+        EXPECT_TRUE(std::isnan(m.out[at])) << i << " " << d;
+      else
+        EXPECT_EQ(m.out[at], plain.out[at]) << i << " " << d;
+    }
+  }
+}
+
 TEST(Merge, TheSinkCountsOnceAndNotInTheLse) {
   std::mt19937 rng(4);
   const Part a = random_part(rng, 1), b = random_part(rng, 1);

@@ -39,25 +39,29 @@ __global__ void __launch_bounds__(kThreads) join(const __grid_constant__ JoinPar
   const std::int32_t head = static_cast<std::int32_t>(warp % p.heads);
   float weights[kMaxMergeParts];
   float largest = -INFINITY;
-  for (int i = 0; i < p.parts; ++i) largest = fmaxf(largest, p.lses[i][warp]);
+  for (int i = 0; i < p.parts; ++i) {
+    const float lse = p.lses[i][warp];
+    if (lse > largest || isnan(lse)) largest = lse;  // a NaN stays, and makes every weight one
+  }
+  const bool empty = largest == -INFINITY;
   float total = 0;
 #pragma unroll
   for (int i = 0; i < kMaxMergeParts; ++i) {
-    weights[i] = i < p.parts && largest > -INFINITY ? expf(p.lses[i][warp] - largest) : 0.0f;
+    weights[i] = i < p.parts && !empty ? expf(p.lses[i][warp] - largest) : 0.0f;
     total += weights[i];
   }
-  const float sink = p.sink != nullptr && largest > -INFINITY ? expf(p.sink[head] - largest) : 0.0f;
-  const float factor = total > 0 ? 1.0f / (total + sink) : 0.0f;
+  const float sink = p.sink != nullptr && !empty ? expf(p.sink[head] - largest) : 0.0f;
+  const float factor = empty ? 0.0f : 1.0f / (total + sink);
   T* out = static_cast<T*>(p.out) + row * p.out_row_stride + head * p.out_head_stride;
   for (std::int32_t d = lane; d < p.dim; d += 32) {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < kMaxMergeParts; ++i)
-      if (i < p.parts && weights[i] > 0) sum += weights[i] * factor * p.sums[i][warp * p.dim + d];
+      if (i < p.parts && weights[i] != 0) sum += weights[i] * factor * p.sums[i][warp * p.dim + d];
     out[d] = to_type<T>(sum);
   }
   __syncwarp();
-  if (lane == 0 && p.lse != nullptr) p.lse[warp] = total > 0 ? largest + logf(total) : -INFINITY;
+  if (lane == 0 && p.lse != nullptr) p.lse[warp] = empty ? -INFINITY : largest + logf(total);
 }
 
 __global__ void __launch_bounds__(kThreads) clear(float* lse, std::int64_t count) {
