@@ -28,8 +28,8 @@ struct MergeArgs {
   const float* sink = nullptr;  // [heads], applied once here, or null
 };
 
-// Parts are merged in the order given; lse = -inf weighs nothing; a row empty in all parts gives 0 / -inf; a NaN lse
-// makes the row NaN.
+// Parts are merged in the order given; lse = -inf weighs nothing; a row empty in all parts gives 0 / -inf; a
+// NaN lse makes the row NaN.
 void merge(const MergeArgs& args, platform::Stream& stream);
 
 }  // namespace quire::attention

@@ -4,9 +4,11 @@ namespace quire::attention::cuda {
 
 template <>
 Kernel kernels_128<Bf16>(Form form, bool fp8) {
-  return pick<Config<Bf16, false, 128, 128, 1, 1, 4, 3, 2>, Config<Bf16, true, 128, 128, 1, 1, 4, 3, 3>,
-              Config<Bf16, false, 128, 128, 1, 8, 1, 2, 2>, Config<Bf16, true, 128, 128, 1, 8, 1, 3, 2>>(form,
-                                                                                                         fp8);
+  if (fp8)
+    return pick<NarrowConfig<Bf16, true, 128, 128, 1, 2, 5>, NarrowConfig<Bf16, true, 128, 128, 2, 3, 3>,
+                WideConfig<Bf16, true, 128, 128, 1, 4, 3, 3>>(form);
+  return pick<NarrowConfig<Bf16, false, 128, 128, 1, 2, 3>, NarrowConfig<Bf16, false, 128, 128, 2, 3, 2>,
+              WideConfig<Bf16, false, 128, 128, 2, 4, 2, 2>>(form);
 }
 
 }  // namespace quire::attention::cuda

@@ -45,6 +45,7 @@ Geometry make_geometry(const Problem& problem, platform::Device& device) {
     launch.parts = blocks_per_sm(launch.kernel) * device.info().cores;
     return launch;
   };
+  g.few = make(Form::few);
   g.narrow = make(Form::narrow);
   g.wide = make(Form::wide);
   g.cascade = problem.phase != Phase::extend && problem.source == KvSource::paged;

@@ -82,8 +82,9 @@ __device__ __forceinline__ void join_pieces(const RunParams& p, const Piece& pie
                                             std::int32_t tile_rows, std::int32_t v_pad, RowStat* stats,
                                             float* factors) {
   const float v_scale = head_scale(p, p.v_scale, piece.head);
-  for (std::int32_t r = static_cast<std::int32_t>(threadIdx.x); r < piece.rows;
-       r += static_cast<std::int32_t>(blockDim.x)) {
+  const std::int32_t thread = thread_again();
+  const std::int32_t threads = static_cast<std::int32_t>(blockDim.x);
+  for (std::int32_t r = thread; r < piece.rows; r += threads) {
     RowStat all{-INFINITY, 0};
 #pragma unroll 8
     for (std::int64_t part = cut.first_part; part <= cut.last_part; ++part)
@@ -102,9 +103,7 @@ __device__ __forceinline__ void join_pieces(const RunParams& p, const Piece& pie
   constexpr int kBatch = 2;
   const std::int32_t groups = p.v_dim / 4;
   const std::int32_t elements = piece.rows * groups;
-  const std::int32_t threads = static_cast<std::int32_t>(blockDim.x);
-  for (std::int32_t first = static_cast<std::int32_t>(threadIdx.x); first < elements;
-       first += kBatch * threads) {
+  for (std::int32_t first = thread; first < elements; first += kBatch * threads) {
     float4 sum[kBatch] = {};
     std::int32_t row[kBatch], dim[kBatch];
 #pragma unroll
@@ -148,7 +147,7 @@ __device__ __forceinline__ void finish_piece(const RunParams& p, const Piece& pi
                                              std::int32_t tile_rows, std::int32_t v_pad, RowStat* stats,
                                              float* factors, std::int32_t* last, Each&& each) {
   const Cut cut = cut_of(p, piece.index, piece.head, tiles_of(piece.unit));
-  const std::int32_t thread = static_cast<std::int32_t>(threadIdx.x);
+  const std::int32_t thread = thread_again();
   const std::int32_t threads = static_cast<std::int32_t>(blockDim.x);
   if (cut.first_part == cut.last_part) {
     const float v_scale = head_scale(p, p.v_scale, piece.head);
@@ -208,44 +207,48 @@ __device__ inline void clear_idle_rows(const RunParams& p) {
   }
 }
 
-// Walks the pieces of part `part`: each is described in `piece`, in shared memory, and then run().
+// What the walk's next unit gives: a piece of no tiles where the part begins after the unit's last one.
+__device__ __forceinline__ void take_piece(const RunParams& p, std::int32_t tile_rows, Piece& piece) {
+  Walk& next = piece.next;
+  const std::int32_t all = tiles_of(piece.unit);
+  piece.head = next.head;
+  piece.index = next.unit;
+  piece.first_tile = piece.unit.key_begin / kTileKeys + next.skip;
+  piece.tiles = min(all - next.skip, next.places);
+  piece.rows = min(tile_rows, piece.unit.q_len * p.ratio - piece.unit.first_row);
+  piece.holes = piece.unit.prefix == 0 && may_have_holes(p.step) ? 1 : 0;
+  const std::int64_t token = p.step.kv_offsets != nullptr ? p.step.kv_offsets[piece.unit.table_row] : 0;
+  piece.k = p.k + next.head * p.k_stride.head + token * p.k_stride.token;
+  piece.v = p.v + next.head * p.v_stride.head + token * p.v_stride.token;
+  piece.scale = next.head * p.scale_stride.head + token * p.scale_stride.token;
+  const PlanHeader header = *p.plan.header;
+  next.places -= all + header.unit_cost - next.skip;
+  next.skip = 0;
+  if (++next.unit == header.units) {
+    next.unit = 0;
+    ++next.head;
+  }
+}
+
+// Walks the pieces of part `part`: each is described in `piece`, in shared memory, and then run(). Nothing of
+// the walk stays in registers meanwhile.
 template <class F>
 __device__ __forceinline__ void for_each_piece(const RunParams& p, std::int64_t part, std::int32_t tile_rows,
                                                Piece& piece, F&& run) {
-  const std::int32_t thread = static_cast<std::int32_t>(threadIdx.x);
-  const PartStart start = p.plan.part_starts[part];
-  const std::int32_t units = p.plan.header->units;
-  const std::int32_t unit_cost = p.plan.header->unit_cost;
-  std::int32_t index = start.unit;
-  std::int32_t head = start.head;
-  std::int32_t skip = start.skip;
-  std::int32_t places = start.places;
-  while (places > 0) {
+  if (threadIdx.x == 0) {
+    const PartStart start = p.plan.part_starts[part];
+    piece.next = {start.unit, start.head, start.skip, start.places};
+  }
+  __syncthreads();
+  while (piece.next.places > 0) {
     constexpr std::int32_t kWords = sizeof(Unit) / 4;
-    if (thread < kWords)
-      reinterpret_cast<std::int32_t*>(&piece.unit)[thread] =
-          reinterpret_cast<const std::int32_t*>(p.plan.units + index)[thread];
+    if (threadIdx.x < kWords)
+      reinterpret_cast<std::int32_t*>(&piece.unit)[threadIdx.x] =
+          reinterpret_cast<const std::int32_t*>(p.plan.units + piece.next.unit)[threadIdx.x];
     __syncthreads();
-    const std::int32_t all = tiles_of(piece.unit);
-    const std::int32_t tiles = min(all - skip, places);  // none: the part begins after the unit's last tile
-    if (tiles > 0) {
-      if (thread == 0) {
-        piece.head = head;
-        piece.index = index;
-        piece.first_tile = piece.unit.key_begin / kTileKeys + skip;
-        piece.tiles = tiles;
-        piece.rows = min(tile_rows, piece.unit.q_len * p.ratio - piece.unit.first_row);
-        piece.holes = piece.unit.prefix == 0 && may_have_holes(p.step) ? 1 : 0;
-      }
-      __syncthreads();
-      run();
-    }
-    places -= all + unit_cost - skip;
-    skip = 0;
-    if (++index == units) {
-      index = 0;
-      ++head;
-    }
+    if (threadIdx.x == 0) take_piece(p, tile_rows, piece);
+    __syncthreads();
+    if (piece.tiles > 0) run();
     __syncthreads();
   }
 }

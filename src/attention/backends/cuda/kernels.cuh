@@ -2,8 +2,9 @@
 // fill. Budgets are those of Hopper: 227 KB of shared memory a block. The boxes name no GPU that has less.
 #pragma once
 
-#include "attention/backends/cuda/attend_kernel.cuh"
 #include "attention/backends/cuda/launch.h"
+#include "attention/backends/cuda/narrow_kernel.cuh"
+#include "attention/backends/cuda/wide_kernel.cuh"
 
 namespace quire::attention::cuda {
 
@@ -14,7 +15,9 @@ struct Shares {
   std::int32_t unit_cost = 0;
 };
 inline constexpr Shares kNarrowShares = {2, 3};
-inline constexpr Shares kWideShares = {12, 2};
+// Warps of two fragments have twice the products a tile, but wait as long as others for a unit's first rows.
+template <int kFragments>
+inline constexpr Shares kWideShares = {12, kFragments == 2 ? 10 : 4};
 inline constexpr Shares kLatentShares = {8, 1};  // a piece's sums are 128 KB
 
 template <class C>
@@ -30,15 +33,19 @@ Kernel kernel_of(Shares shares, const void* function) {
   return kernel;
 }
 
-template <class C>
-Kernel attend_kernel_of(Shares shares) {
-  return kernel_of<C>(shares, reinterpret_cast<const void*>(&attend<C>));
+// One form of one pair of head dims: the cache in T, or in e4m3.
+template <class Wide>
+Kernel wide_kernel_of() {
+  return kernel_of<Wide>(kWideShares<Wide::kFragments>, reinterpret_cast<const void*>(&attend_wide<Wide>));
 }
-template <class Narrow, class NarrowE4m3, class Wide, class WideE4m3>
-Kernel pick(Form form, bool fp8) {
-  if (form == Form::narrow)
-    return fp8 ? attend_kernel_of<NarrowE4m3>(kNarrowShares) : attend_kernel_of<Narrow>(kNarrowShares);
-  return fp8 ? attend_kernel_of<WideE4m3>(kWideShares) : attend_kernel_of<Wide>(kWideShares);
+template <class Narrow>
+Kernel narrow_kernel_of() {
+  return kernel_of<Narrow>(kNarrowShares, reinterpret_cast<const void*>(&attend_narrow<Narrow>));
+}
+template <class Few, class Narrow, class Wide>
+Kernel pick(Form form) {
+  if (form == Form::few) return narrow_kernel_of<Few>();
+  return form == Form::narrow ? narrow_kernel_of<Narrow>() : wide_kernel_of<Wide>();
 }
 
 // Each in a file of its own.

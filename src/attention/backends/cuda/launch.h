@@ -46,10 +46,8 @@ struct Kernel {
 };
 
 enum class Element : std::uint8_t { bf16, f16 };
-enum class Form : std::uint8_t {
-  narrow,
-  wide
-};  // 16 rows, warps share the keys / many rows, each warp its own
+// 8 or 16 rows a unit, warps share the keys / many rows, each warp its own.
+enum class Form : std::uint8_t { few, narrow, wide };
 
 // The kernel for rows of q of `element`, KV of the same type or e4m3. Head dims are rounded up to those
 // compiled.

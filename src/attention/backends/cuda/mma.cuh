@@ -1,4 +1,5 @@
-// The few instructions of sm_80 that the kernels are made of, and the element types they work on.
+// The few instructions of sm_80 (and one of sm_89) that the kernels are made of, and the element types they
+// work on.
 //
 // Fragments of mma.m16n8k16, lane = 4 * g + c:
 //   A (16 x 16)  a0: row g, columns 2c, 2c+1    a1: row g+8    a2: row g, columns 2c+8, 2c+9    a3: row g+8
@@ -10,8 +11,17 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace quire::attention::cuda {
+
+// threadIdx.x, read anew: what is computed from it stays where it is used instead of being kept in registers,
+// or in local memory, over the loops before.
+__device__ __forceinline__ std::int32_t thread_again() {
+  std::int32_t thread;
+  asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
+  return thread;
+}
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
@@ -31,6 +41,29 @@ __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kLeft));
 }
 
+// mbarriers: a count of threads, each of which arrives once its copies so far are done. `turn` is 0 for the
+// first time that all have arrived, then 1, 0, ...
+__device__ __forceinline__ void start_arrivals(std::uint32_t barrier, int threads) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void end_arrivals(std::uint32_t barrier) {
+  asm volatile("mbarrier.inval.shared.b64 [%0];\n" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void copy_arrive(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\n" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void wait_arrival(std::uint32_t barrier, int turn) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(turn)
+      : "memory");
+}
+
 __device__ __forceinline__ void load_matrix_4(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -40,6 +73,13 @@ __device__ __forceinline__ void load_matrix_4_transposed(std::uint32_t (&r)[4], 
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
+}
+
+// An 8 x 8 matrix of 16-bit values, two neighbours of row lane / 4 in each lane, turned over.
+__device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t pair) {
+  std::uint32_t turned;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(turned) : "r"(pair));
+  return turned;
 }
 
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -54,10 +94,13 @@ __device__ __forceinline__ float capped(float x, float cap2, float inverse) {
   return cap2 - __fdividef(2 * cap2, exp2_fast(2 * 1.4426950408889634f * (x * inverse)) + 1);
 }
 
+__device__ __forceinline__ float2 unpack_bf16(std::uint32_t pair) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+
 // What differs between bf16 and f16. e4m3 has 4 exponent bits of bias 7: moved to their place in the wider
 // type a value comes out too small by a power of two, which one exact multiplication mends.
 struct Bf16 {
-  using Pair = __nv_bfloat162;
   static constexpr int kE4m3Shift = 4;  // from a byte in the upper half of 16 bits to exponent | mantissa
   static constexpr std::uint32_t kE4m3Factor = 0x7b807b80u;  // 2^120 twice
   __device__ __forceinline__ static void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
@@ -80,8 +123,6 @@ struct Bf16 {
 };
 
 struct F16 {
-  static constexpr int kE4m3Shift = 1;
-  static constexpr std::uint32_t kE4m3Factor = 0x5c005c00u;  // 2^8 twice
   __device__ __forceinline__ static void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                              std::uint32_t b1) {
     asm volatile(
@@ -94,11 +135,19 @@ struct F16 {
     const __half2 pair = __floats2half2_rn(low, high);
     return reinterpret_cast<const std::uint32_t&>(pair);
   }
-  __device__ __forceinline__ static std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
-    const __half2 product = __hmul2(reinterpret_cast<const __half2&>(a), reinterpret_cast<const __half2&>(b));
-    return reinterpret_cast<const std::uint32_t&>(product);
-  }
 };
+
+// The same in one instruction (sm_89): two e4m3 values in the lower or upper half of a word to a pair of f16.
+__device__ __forceinline__ std::uint32_t low_e4m3_to_f16(std::uint32_t bytes) {
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;\n" : "=r"(pair) : "h"(static_cast<std::uint16_t>(bytes)));
+  return pair;
+}
+__device__ __forceinline__ std::uint32_t high_e4m3_to_f16(std::uint32_t bytes) {
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;\n" : "=r"(pair) : "h"(static_cast<std::uint16_t>(bytes >> 16)));
+  return pair;
+}
 
 // Two e4m3 values, each in the upper byte of a half of `bytes` (the lower bytes do not matter), to a pair of
 // T.
@@ -110,15 +159,35 @@ __device__ __forceinline__ std::uint32_t from_e4m3(std::uint32_t bytes) {
 // Four consecutive values -> two pairs.
 template <class T>
 __device__ __forceinline__ void from_e4m3_row(std::uint32_t bytes, std::uint32_t& low, std::uint32_t& high) {
-  low = from_e4m3<T>(__byte_perm(bytes, 0, 0x1404));
-  high = from_e4m3<T>(__byte_perm(bytes, 0, 0x3424));
+  if constexpr (std::is_same_v<T, F16>) {
+    low = low_e4m3_to_f16(bytes);
+    high = high_e4m3_to_f16(bytes);
+  } else {
+    low = from_e4m3<T>(__byte_perm(bytes, 0, 0x1404));
+    high = from_e4m3<T>(__byte_perm(bytes, 0, 0x3424));
+  }
 }
 // Values of two rows, [r0c0, r0c1, r1c0, r1c1] -> the pairs (r0c0, r1c0) and (r0c1, r1c1).
 template <class T>
 __device__ __forceinline__ void from_e4m3_columns(std::uint32_t bytes, std::uint32_t& even,
                                                   std::uint32_t& odd) {
-  even = from_e4m3<T>(bytes << 8);
-  odd = from_e4m3<T>(bytes);
+  if constexpr (std::is_same_v<T, F16>) {
+    from_e4m3_row<T>(__byte_perm(bytes, 0, 0x3120), even, odd);
+  } else {
+    even = from_e4m3<T>(bytes << 8);
+    odd = from_e4m3<T>(bytes);
+  }
+}
+
+// The power of two that brings a row of q whose largest element is `most` to 2^14, so that f16 holds what
+// matters of it: elements that then lie below f16's range are too small to be seen in a sum. 2^0 for what is
+// no number.
+__device__ __forceinline__ int f16_shift(float most) {
+  const int exponent = static_cast<int>(__float_as_uint(most) >> 23) - 127;
+  return exponent == 128 || most == 0 ? 0 : min(14 - exponent, 126);
+}
+__device__ __forceinline__ float power_of_two(int exponent) {
+  return __uint_as_float(static_cast<std::uint32_t>(127 + exponent) << 23);
 }
 
 }  // namespace quire::attention::cuda

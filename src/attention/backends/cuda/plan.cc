@@ -31,8 +31,9 @@ Plan carve_plan(Carver& carver, const Geometry& g, const Launch& launch, std::in
 }  // namespace
 
 const Launch& launch_for(const Geometry& g, std::int32_t max_q) {
-  const bool fits = std::int64_t{max_q} * g.ratio <= g.narrow.kernel.tile_rows;
-  return fits ? g.narrow : g.wide;
+  const std::int64_t rows = std::int64_t{max_q} * g.ratio;
+  if (rows <= g.few.kernel.tile_rows) return g.few;
+  return rows <= g.narrow.kernel.tile_rows ? g.narrow : g.wide;
 }
 
 Layout make_layout(const Geometry& g, const Launch& launch, const Bounds& bounds, void* base) {
@@ -52,9 +53,13 @@ Layout make_layout(const Geometry& g, const Launch& launch, const Bounds& bounds
 
 std::int64_t plan_bytes(const Geometry& g, const Limits& limits) {
   const Bounds bounds{limits.max_batch, limits.max_total_q};
-  // A step of shorter queries than the longest may take the other form.
-  return std::max(make_layout(g, launch_for(g, limits.max_q), bounds, nullptr).bytes,
-                  make_layout(g, launch_for(g, 1), bounds, nullptr).bytes);
+  // A step of shorter queries than the longest may take another form.
+  std::int64_t bytes = 0;
+  for (const std::int32_t rows : {1, g.few.kernel.tile_rows, g.narrow.kernel.tile_rows}) {
+    const std::int32_t max_q = std::clamp(rows / g.ratio, 1, std::max(1, limits.max_q));
+    bytes = std::max(bytes, make_layout(g, launch_for(g, max_q), bounds, nullptr).bytes);
+  }
+  return std::max(bytes, make_layout(g, launch_for(g, limits.max_q), bounds, nullptr).bytes);
 }
 
 Groups groups_of(const Geometry& g, const StepShape& shape) {

@@ -23,11 +23,13 @@ struct Geometry {
   std::int32_t v_dim = 0;
   bool cascade =
       false;  // prefix groups may be followed: decode and verify calls of plain causal or full masks
+  Launch few;
   Launch narrow;
   Launch wide;
 };
 
-// The form for steps of at most max_q queries a sequence: narrow while a group's heads fit its rows.
+// The form for steps of at most max_q queries a sequence: the first of few, narrow and wide whose rows hold a
+// group's heads.
 const Launch& launch_for(const Geometry& geometry, std::int32_t max_q);
 
 // Upper bounds of a step, from a StepShape or from Limits.

@@ -15,16 +15,20 @@ Geometry geometry(std::int32_t ratio, bool cascade) {
   g.q_heads = g.kv_heads * ratio;
   g.qk_dim = g.v_dim = 128;
   g.cascade = cascade;
+  g.few = {{.tile_rows = 8, .threads = 128, .v_pad = 128}, 528};
   g.narrow = {{.tile_rows = 16, .threads = 128, .v_pad = 128}, 264};
   g.wide = {{.tile_rows = 128, .threads = 128, .v_pad = 128}, 264};
   return g;
 }
 
-TEST(CudaPlan, NarrowServesWhatItsRowsHold) {
+TEST(CudaPlan, AFormServesWhatItsRowsHold) {
   const Geometry g = geometry(4, false);
-  EXPECT_EQ(launch_for(g, 1).kernel.tile_rows, 16);
+  EXPECT_EQ(launch_for(g, 1).kernel.tile_rows, 8);
+  EXPECT_EQ(launch_for(g, 2).kernel.tile_rows, 8);
+  EXPECT_EQ(launch_for(g, 3).kernel.tile_rows, 16);
   EXPECT_EQ(launch_for(g, 4).kernel.tile_rows, 16);
   EXPECT_EQ(launch_for(g, 5).kernel.tile_rows, 128);
+  EXPECT_EQ(launch_for(geometry(16, false), 1).kernel.tile_rows, 16);
   EXPECT_EQ(launch_for(geometry(32, false), 1).kernel.tile_rows, 128);
 }
 
@@ -55,7 +59,7 @@ TEST(CudaPlan, UnitsOfEveryBatchHaveTheirPlace) {
     const Geometry g = geometry(1 + static_cast<std::int32_t>(rng() % 9), false);
     Bounds bounds;
     std::int32_t units = 0;
-    const Launch& launch = i % 2 == 0 ? g.narrow : g.wide;
+    const Launch& launch = i % 3 == 0 ? g.few : i % 3 == 1 ? g.narrow : g.wide;
     for (unsigned s = rng() % 20; s-- > 0;) {
       const auto q_len = static_cast<std::int32_t>(rng() % 200);
       bounds.total_q += q_len;

@@ -17,32 +17,40 @@ __device__ __forceinline__ std::uint32_t chunk_at(std::int32_t row, std::int32_t
 }
 
 // Addresses of ldmatrix along a row, 32 bytes a step: chunk 2 * step + half of one row. The swizzle touches
-// the low bits of the chunk only, so a few offsets serve all steps and the rest is a constant that the
-// instruction carries.
+// the low bits of the chunk only, so one register serves all steps: a few steps flip bits of it, and the rest
+// is a constant that the instruction carries. `base` is a multiple of 128.
 template <int kRowBytes>
 struct RowSteps {
   static constexpr int kWays = kRowBytes % 128 == 0 ? 4 : 2;
-  std::uint32_t at[kWays];
+  std::uint32_t first;
   // Rows a multiple of 8 further on have the same swizzle: add rows * kRowBytes.
-  __device__ __forceinline__ RowSteps(std::uint32_t base, std::int32_t row, std::int32_t half) {
-#pragma unroll
-    for (int way = 0; way < kWays; ++way) at[way] = base + chunk_at<kRowBytes>(row, 2 * way + half);
-  }
+  __device__ __forceinline__ RowSteps(std::uint32_t base, std::int32_t row, std::int32_t half)
+      : first(base + chunk_at<kRowBytes>(row, half)) {}
   __device__ __forceinline__ std::uint32_t operator()(int step) const {
-    return at[step % kWays] + static_cast<std::uint32_t>(step / kWays * kWays * 32);
+    return (first ^ static_cast<std::uint32_t>(step % kWays * 32)) +
+           static_cast<std::uint32_t>(step / kWays * kWays * 32);
   }
 };
 
-// Where the rows of a tile lie, as byte offsets; bit 0 says that the row is to be read (offsets are multiples
-// of 4).
+// Where the rows of a tile lie. A key that nobody sees has an address too, which is not read.
 struct Lookup {
-  std::int64_t k[kTileKeys];
-  std::int64_t v[kTileKeys];
-  std::int64_t scale[kTileKeys];
+  const char* k[kTileKeys];
+  const char* v[kTileKeys];
+  std::int64_t scale[kTileKeys];  // byte offset from k_scale and v_scale
+  std::uint32_t live[2];          // bit of each key: it is to be read
+};
+
+// Where a part goes on.
+struct Walk {
+  std::int32_t unit;
+  std::int32_t head;
+  std::int32_t skip;    // places of the unit that earlier parts had
+  std::int32_t places;  // left of the part
 };
 
 // A stretch of key tiles of one unit and KV head. Lies in shared memory: registers are for the products.
 struct Piece {
+  Walk next;
   Unit unit;
   std::int32_t head;        // KV head
   std::int32_t index;       // of the unit
@@ -50,6 +58,10 @@ struct Piece {
   std::int32_t tiles;
   std::int32_t rows;   // packed rows that exist
   std::int32_t holes;  // 1: the union of the rows' keys need not be an interval
+  // Of the head (and, dense, the sequence): what a page and a token add is the rest of an address.
+  const char* k;
+  const char* v;
+  std::int64_t scale;
 };
 
 // One row of the block's shared row table.
@@ -92,7 +104,9 @@ __device__ __forceinline__ Ahead ask(const RunParams& p, const Piece& piece, con
   Ahead ahead;
   const std::int32_t key = (piece.first_tile + tile) * kTileKeys + slot;
   if (tile >= piece.tiles || key < piece.unit.key_begin || key >= piece.unit.key_end) return ahead;
-  if (piece.holes != 0 && !some_row_sees(p, piece, rows, key)) return ahead;
+  if (piece.holes != 0) [[unlikely]] {
+    if (!some_row_sees(p, piece, rows, key)) return ahead;
+  }
   ahead.key = key;
   if (p.step.kv_offsets == nullptr) {
     const std::int32_t page = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
@@ -101,46 +115,37 @@ __device__ __forceinline__ Ahead ask(const RunParams& p, const Piece& piece, con
   return ahead;
 }
 
-// Where K, or V and the scales, of the key lie.
+// Where K, or V and the scales, of the key lie. Whole warps call it, each for the 32 keys of one half of the
+// tile.
 __device__ __forceinline__ void answer(const RunParams& p, const Piece& piece, const Ahead& ahead,
                                        Lookup& lookup, std::int32_t slot, bool for_v) {
-  std::int64_t at = 0;
-  std::int64_t scale_at = 0;
-  if (ahead.key >= 0) {
-    std::uint32_t page = 0;
-    std::int64_t token = 0;
-    if (p.step.kv_offsets != nullptr) {
-      token = p.step.kv_offsets[piece.unit.table_row] + ahead.key;
-    } else {
-      page = ahead.page;
-      token = p.page_shift >= 0 ? ahead.key & ((1 << p.page_shift) - 1) : ahead.key % p.page_size;
-    }
-    const Strides& stride = for_v ? p.v_stride : p.k_stride;
-    at = (page * stride.page + piece.head * stride.head + token * stride.token) | 1;
-    if (for_v && p.scale_kind == 3)
-      scale_at = page * p.scale_stride.page + piece.head * p.scale_stride.head + token * p.scale_stride.token;
-  }
+  const bool live = ahead.key >= 0;
+  const std::uint32_t bits = __ballot_sync(0xffffffffu, live);
+  std::uint32_t token = live ? static_cast<std::uint32_t>(ahead.key) : 0;
+  if (p.step.kv_offsets == nullptr)
+    token = p.page_shift >= 0 ? token & ((1u << p.page_shift) - 1)
+                              : token % static_cast<std::uint32_t>(p.page_size);
   if (for_v) {
-    lookup.v[slot] = at;
-    lookup.scale[slot] = scale_at;
+    lookup.v[slot] = piece.v + ahead.page * p.v_stride.page + token * p.v_stride.token;
+    lookup.scale[slot] = piece.scale + ahead.page * p.scale_stride.page + token * p.scale_stride.token;
   } else {
-    lookup.k[slot] = at;
+    lookup.k[slot] = piece.k + ahead.page * p.k_stride.page + token * p.k_stride.token;
+    if (slot % 32 == 0) lookup.live[slot / 32] = bits;
   }
 }
 
 // The same 4 bytes at a time, for caches whose pages do not begin at multiples of 16.
 template <int kRowBytes, int kThreads>
-__device__ __forceinline__ void fetch_words(std::uint32_t target, const char* base,
-                                            const std::int64_t* offsets, std::int32_t live_bytes) {
+__device__ __forceinline__ void fetch_words(std::uint32_t target, const char* const* rows,
+                                            const std::uint32_t* live, std::int32_t live_bytes) {
   constexpr int kWords = kRowBytes / 4;
 #pragma unroll 1
-  for (int index = static_cast<int>(threadIdx.x); index < kTileKeys * kWords; index += kThreads) {
+  for (int index = thread_again() % kThreads; index < kTileKeys * kWords; index += kThreads) {
     const int row = index / kWords;
     const int word = index % kWords;
-    const std::int64_t offset = offsets[row];
-    const bool read = (offset & 1) != 0 && word * 4 < live_bytes;
-    const char* source = read ? base + (offset & ~std::int64_t{1}) + word * 4 : base;
-    copy_async_4(target + chunk_at<kRowBytes>(row, word / 4) + word % 4 * 4, source, read ? 4 : 0);
+    const bool read = ((live[row / 32] >> row % 32) & 1) != 0 && word * 4 < live_bytes;
+    copy_async_4(target + chunk_at<kRowBytes>(row, word / 4) + word % 4 * 4, rows[row] + word * 4,
+                 read ? 4 : 0);
   }
 }
 
@@ -148,42 +153,42 @@ __device__ __forceinline__ void fetch_words(std::uint32_t target, const char* ba
 // lanes take a segment of a row, 16 bytes each, and go along the row, so that a row is looked up once; rows a
 // multiple of 8 apart have the same swizzle, so that all targets of a thread differ by constants.
 template <int kRowBytes, int kThreads>
-__device__ __forceinline__ void fetch_rows(std::uint32_t target, const char* base,
-                                           const std::int64_t* offsets, std::int32_t live_bytes,
-                                           bool aligned) {
-  if (!aligned) return fetch_words<kRowBytes, kThreads>(target, base, offsets, live_bytes);
+__device__ __forceinline__ void fetch_rows(std::uint32_t target, const char* const* rows,
+                                           const std::uint32_t* live, std::int32_t live_bytes, bool aligned) {
+  if (!aligned) [[unlikely]]
+    return fetch_words<kRowBytes, kThreads>(target, rows, live, live_bytes);
   constexpr int kSegment = kRowBytes % 128 == 0 ? 128 : 64;
   constexpr int kLanes = kSegment / 16;
   constexpr int kRowStep = kThreads / kLanes;
   static_assert(kTileKeys % kRowStep == 0 && kRowStep % 8 == 0);
-  const int chunk = static_cast<int>(threadIdx.x) % kLanes;
-  const int first_row = static_cast<int>(threadIdx.x) / kLanes;
+  const int thread = thread_again() % kThreads;
+  const int chunk = thread % kLanes;
+  const int first_row = thread / kLanes;
+  const std::uint64_t bits =
+      (static_cast<std::uint64_t>(live[1]) << 32 | static_cast<std::uint64_t>(live[0])) >> first_row;
   target += chunk_at<kRowBytes>(first_row, chunk);
-  base += chunk * 16;
-  live_bytes -= chunk * 16;
 #pragma unroll
   for (int pass = 0; pass < kTileKeys / kRowStep; ++pass) {
-    const std::int64_t offset = offsets[first_row + pass * kRowStep];
-    const char* source = base + (offset & ~std::int64_t{1});
-    const std::int32_t live = (offset & 1) != 0 ? live_bytes : 0;
+    const char* source = rows[first_row + pass * kRowStep] + chunk * 16;
+    const bool read = ((bits >> (pass * kRowStep)) & 1) != 0;
 #pragma unroll
     for (int segment = 0; segment < kRowBytes / kSegment; ++segment) {
       copy_async_16(target + pass * kRowStep * kRowBytes + segment * kSegment, source + segment * kSegment,
-                    segment * kSegment < live ? 16 : 0);
+                    read && chunk * 16 + segment * kSegment < live_bytes ? 16 : 0);
     }
   }
 }
 
-// The scales of a tile's keys, where every token and head has its own.
+// The scales of a tile's keys, where every token and head has its own. Those of keys that are not read become
+// zeros.
 __device__ __forceinline__ void fetch_scales(const RunParams& p, const Lookup& lookup, float* k_scales,
                                              float* v_scales) {
   const std::int32_t slot = static_cast<std::int32_t>(threadIdx.x) % kTileKeys;
   if (threadIdx.x >= 2 * kTileKeys) return;
   const bool k = threadIdx.x < kTileKeys;
-  const bool live = lookup.k[slot] != 0;
-  const char* base = k ? p.k_scale : p.v_scale;
-  copy_async_4(shared_address((k ? k_scales : v_scales) + slot), live ? base + lookup.scale[slot] : base,
-               live ? 4 : 0);
+  const bool read = ((lookup.live[slot / 32] >> slot % 32) & 1) != 0;
+  copy_async_4(shared_address((k ? k_scales : v_scales) + slot),
+               (k ? p.k_scale : p.v_scale) + lookup.scale[slot], read ? 4 : 0);
 }
 
 // Rows of q into shared memory, zeros for rows that do not exist. For e4m3 keys the dims of every 16 are
