@@ -37,8 +37,11 @@ TEST_P(PlantedFault, IsCaughtInEveryRow) {
       verify(attention::backends(platform::Kind::cpu), {.fault = std::string(GetParam().name)});
   ASSERT_TRUE(report.ok());
   EXPECT_FALSE(report->passed);
-  for (const RowReport& row : report->rows)
-    if (row.passed > 0) EXPECT_GT(row.failed, 0) << told(*report);
+  for (const RowReport& row : report->rows) {
+    if (row.passed > 0) {
+      EXPECT_GT(row.failed, 0) << told(*report);
+    }
+  }
 }
 INSTANTIATE_TEST_SUITE_P(Faults, PlantedFault, testing::ValuesIn(faults().begin(), faults().end()),
                          [](const auto& test) { return std::string(test.param.name); });
