@@ -4,6 +4,7 @@
 usage: page_test.py QUIRE_PROGRAM [test ...]     exit code 77, and why, where a browser or the model is missing
 QUIRE_SCREENSHOTS=FOLDER keeps pictures of the page: light, dark, and 390 pixels wide.
 """
+import collections
 import concurrent.futures
 import json
 import os
@@ -152,19 +153,30 @@ class Page(unittest.TestCase):
 
     def test_pointing_at_a_page_says_what_kv_says(self):
         page = self.open(height=1000)
-        load = self.start_load(8, 70, seed=2)
         choose = random.Random(3)
-        met = set()
-        while any(not future.done() for future in load):
+
+        def point_at_one(met):
+            """At a page of a use that was not met yet, where there is one."""
             group = choose.choice(self.server.get("/v1/kv")["groups"])
-            rows = rows_of(group)
-            rare = [n for n, row in enumerate(rows) if row[0] not in met]
-            number = choose.choice(rare or range(len(rows)))
+            uses = collections.defaultdict(list)
+            for number, row in enumerate(rows_of(group)):
+                uses[row[0]].append(number)
+            use = choose.choice(sorted(uses.keys() - met) or sorted(uses))
+            number = choose.choice(uses[use])
             page.move(*self.cell_place(page, group["name"], number))
             met.add(self.check_card(self.moment(page, CARD), number))
+
+        # What earlier loads left in the tree may hold every page that is not reserved: no page need be free then.
+        expected = {row[0] for group in self.server.get("/v1/kv")["groups"] for row in rows_of(group)}
+        met = set()
+        for _ in range(20):
+            point_at_one(met)
+        load = self.start_load(8, 70, seed=2)
+        while any(not future.done() for future in load):
+            point_at_one(met)
         for future in load:
             future.result()
-        self.assertTrue({"free", "tree", "request", "shared", "reserved"} <= met, met)
+        self.assertLessEqual(expected | {"tree", "request", "shared", "reserved"}, met)
         page.move(2, 2)
         page.wait("document.getElementById('card').hidden")
 

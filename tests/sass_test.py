@@ -14,8 +14,8 @@ import check_sass  # noqa: E402
 
 def sound():
     """One kernel for every rule, made as the rule wants it."""
-    names = ["_Z6attendILi128EEv", "_Z13attend_latentv", "_Z11ring_kernelv", "_Z14experts_kernelv", "_Z15rms_norm_kernelv",
-             "_Z11rope_kernelv"]
+    names = ["_Z13attend_narrowI4Bf16ELb1EEv", "_Z11attend_wideILi128EEv", "_Z13attend_latentv", "_Z4joinILi128EEv",
+             "_Z11ring_kernelv", "_Z14experts_kernelv", "_Z15rms_norm_kernelv", "_Z11rope_kernelv"]
     kernels = {}
     for name in names:
         kernels[name] = collections.Counter(instructions=10)
@@ -36,9 +36,9 @@ class CheckSass(unittest.TestCase):
 
     def test_a_kernel_without_tensor_cores_is_found(self):
         kernels = sound()
-        kernels["_Z6attendILi128EEv"][check_sass.MMA] = 0
+        kernels["_Z11attend_wideILi128EEv"][check_sass.MMA] = 0
         self.assertEqual(len(violations(kernels)), 1)
-        self.assertIn("_Z6attendILi128EEv", violations(kernels)[0])
+        self.assertIn("_Z11attend_wideILi128EEv", violations(kernels)[0])
 
     def test_a_spill_is_found(self):
         kernels = sound()
