@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/guide.h"
@@ -55,6 +56,8 @@ struct Request {
 
 // failed: the model gave no distribution to go on from; Output::error says so.
 enum class Finish : std::uint8_t { none, stop, length, context, cancelled, failed, deadline };
+
+std::string_view to_string(Finish finish);  // "stop", "length", ...: the names above
 
 struct Scored {          // of the distribution after prompt token i
   float logprob = 0.0f;  // of prompt token i + 1; NaN for the last

@@ -17,23 +17,7 @@ double decode_tokens_s(const TextOutput& end) {
 }
 
 std::string_view finish_reason(Finish finish) {
-  switch (finish) {
-    case Finish::stop:
-      return "stop";
-    case Finish::length:
-      return "length";
-    case Finish::context:
-      return "context";
-    case Finish::cancelled:
-      return "cancelled";
-    case Finish::deadline:
-      return "deadline";
-    case Finish::failed:
-      return "error";
-    case Finish::none:
-      return "none";
-  }
-  return "none";
+  return finish == Finish::failed ? "error" : to_string(finish);
 }
 
 nlohmann::ordered_json to_json(const AnswerReport& report, const EngineInfo& info) {

@@ -91,4 +91,30 @@ Result<KvFormat> bench_kv_format(const std::string& kv_dtype) {
   return format;
 }
 
+Result<std::vector<attention::bench::CellSpec>> bench_cells(const std::string& backend,
+                                                            const std::vector<std::string>& shapes,
+                                                            const std::vector<int>& page_sizes,
+                                                            const std::string& kv_dtype,
+                                                            std::span<const attention::Backend> table) {
+  QUIRE_TRY(format, bench_kv_format(kv_dtype));
+  std::vector<attention::bench::CellSpec> cells;
+  for (const attention::Backend& row : table) {
+    if (backend == "all" ? row.name == "reference" : row.name != backend) continue;
+    for (const std::string& text : shapes) {
+      QUIRE_TRY(shape, parse_bench_shape(text));
+      for (const int page : page_sizes) {
+        attention::bench::CellSpec cell;
+        cell.backend = row.name;
+        cell.shape = shape;
+        cell.page_size = page;
+        cell.kv = format;
+        cells.push_back(cell);
+      }
+    }
+  }
+  if (cells.empty())
+    return bad_input(fmt::format("--backend {}: no such row; `quire backends` lists them", backend));
+  return cells;
+}
+
 }  // namespace quire::cli

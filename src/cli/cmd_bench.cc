@@ -58,37 +58,13 @@ struct AttentionFlags : DeviceFlags {
   std::string plot;
 };
 
-Result<std::vector<bench::CellSpec>> cells_of(const AttentionFlags& flags,
-                                              std::span<const attention::Backend> table) {
-  const std::vector<std::string> shapes = flags.shapes.empty() ? default_bench_shapes() : flags.shapes;
-  const std::vector<int> pages = flags.page_sizes.empty() ? std::vector<int>{64} : flags.page_sizes;
-  QUIRE_TRY(format, bench_kv_format(flags.options.kv_dtype));
-  std::vector<bench::CellSpec> cells;
-  for (const attention::Backend& row : table) {
-    // The oracle is only timed when it is asked for by name.
-    if (flags.backend == "all" ? row.name == "reference" : row.name != flags.backend) continue;
-    for (const std::string& text : shapes) {
-      QUIRE_TRY(shape, parse_bench_shape(text));
-      for (const int page : pages) {
-        bench::CellSpec cell;
-        cell.backend = row.name;
-        cell.shape = shape;
-        cell.page_size = page;
-        cell.kv = format;
-        cells.push_back(cell);
-      }
-    }
-  }
-  if (cells.empty())
-    return bad_input(fmt::format("--backend {}: no such row; `quire backends` lists them", flags.backend));
-  return cells;
-}
-
 Status attention_bench(const AttentionFlags& flags) {
   QUIRE_TRY_STATUS(check_plot(flags.plot));
   QUIRE_TRY(device, open_bench_device(flags.options));
   const std::span<const attention::Backend> table = attention::backends(device->info().kind);
-  QUIRE_TRY(specs, cells_of(flags, table));
+  const std::vector<std::string> shapes = flags.shapes.empty() ? default_bench_shapes() : flags.shapes;
+  const std::vector<int> pages = flags.page_sizes.empty() ? std::vector<int>{64} : flags.page_sizes;
+  QUIRE_TRY(specs, bench_cells(flags.backend, shapes, pages, flags.options.kv_dtype, table));
   QUIRE_TRY(report, bench::bench_attention(*device, table, specs, {}));
   QUIRE_TRY_STATUS(write_plot(flags.plot, {chart_of(report.cells, "attention, us a layer")}));
   bool fine = true;

@@ -61,27 +61,6 @@ Result<std::vector<Hits>> hits_of(const std::vector<int>& page_sizes, const simu
   return hits;
 }
 
-Result<std::vector<bench::CellSpec>> cells_of(const PagesFlags& flags, const std::vector<int>& page_sizes,
-                                              std::span<const attention::Backend> table) {
-  QUIRE_TRY(shape, parse_bench_shape(flags.shape));
-  QUIRE_TRY(format, bench_kv_format(flags.options.kv_dtype));
-  std::vector<bench::CellSpec> cells;
-  for (const attention::Backend& row : table) {
-    if (flags.backend == "all" ? row.name == "reference" : row.name != flags.backend) continue;
-    for (const int page_size : page_sizes) {
-      bench::CellSpec cell;
-      cell.backend = row.name;
-      cell.shape = shape;
-      cell.page_size = page_size;
-      cell.kv = format;
-      cells.push_back(cell);
-    }
-  }
-  if (cells.empty())
-    return bad_input(fmt::format("--backend {}: no such row; `quire backends` lists them", flags.backend));
-  return cells;
-}
-
 const simulate::Report& report_of(const std::vector<Hits>& hits, std::int32_t page_size) {
   return std::find_if(hits.begin(), hits.end(),
                       [page_size](const Hits& h) { return h.page_size == page_size; })
@@ -146,7 +125,7 @@ Status pages(const PagesFlags& flags) {
   QUIRE_TRY(traffic, simulate::parse_synthetic(flags.traffic));
   QUIRE_TRY(device, open_bench_device(flags.options));
   const std::span<const attention::Backend> table = attention::backends(device->info().kind);
-  QUIRE_TRY(specs, cells_of(flags, page_sizes, table));
+  QUIRE_TRY(specs, bench_cells(flags.backend, {flags.shape}, page_sizes, flags.options.kv_dtype, table));
   QUIRE_TRY(report, bench::bench_attention(*device, table, specs, {}));
   QUIRE_TRY(hits, hits_of(page_sizes, traffic));
   QUIRE_TRY_STATUS(write_plot(flags.plot, charts_of(report, hits)));

@@ -281,6 +281,26 @@ Result<std::unique_ptr<Engine>> Engine::open(const std::string& model, const Opt
   }
 }
 
+std::string_view to_string(Finish finish) {
+  switch (finish) {
+    case Finish::none:
+      return "none";
+    case Finish::stop:
+      return "stop";
+    case Finish::length:
+      return "length";
+    case Finish::context:
+      return "context";
+    case Finish::cancelled:
+      return "cancelled";
+    case Finish::failed:
+      return "failed";
+    case Finish::deadline:
+      return "deadline";
+  }
+  return "none";
+}
+
 void Engine::recycle(std::vector<Output>& outputs) { outputs.clear(); }
 KvEvents Engine::kv_events(std::uint64_t since) const { return {.first = since, .next = since}; }
 void Engine::clear_prefix_cache() {}

@@ -8,26 +8,6 @@
 namespace quire::server::api {
 namespace {
 
-std::string_view finish_name(Finish finish) {
-  switch (finish) {
-    case Finish::stop:
-      return "stop";
-    case Finish::length:
-      return "length";
-    case Finish::context:
-      return "context";
-    case Finish::cancelled:
-      return "cancelled";
-    case Finish::failed:
-      return "failed";
-    case Finish::deadline:
-      return "deadline";
-    case Finish::none:
-      return "none";
-  }
-  return "none";
-}
-
 Json bytes_json(std::string_view bytes) {
   Json list = Json::array();
   for (const char byte : bytes) list.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
@@ -109,7 +89,7 @@ Json own_json(const Totals& totals) {
   for (std::size_t i = 0; i < totals.choices.size(); ++i) {
     const ChoiceEnd& end = totals.choices[i];
     list.push_back({{"index", i},
-                    {"finish", finish_name(end.finish)},
+                    {"finish", to_string(end.finish)},
                     {"prompt_tokens", end.prompt_tokens},
                     {"completion_tokens", end.completion_tokens},
                     {"cached_tokens", end.cached_tokens},
