@@ -64,7 +64,7 @@ class Responder {
   virtual void on_close(std::function<void()> callback) = 0;
 };
 
-// Called on the server's I/O thread, for bodies over ServerOptions::inline_body on its parsing thread: so
+// Called on the server's I/O thread, for bodies over HttpServerOptions::inline_body on its parsing thread: so
 // from two threads at a time. Must not block: work that takes over a millisecond belongs elsewhere.
 using HttpHandler = std::function<void(HttpRequest request, std::shared_ptr<Responder> responder)>;
 
