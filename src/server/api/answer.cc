@@ -36,8 +36,7 @@ std::unique_ptr<Writer> make_writer(const Call& call, AnswerHead head) {
 }
 
 Answer::Answer(const Call& call, std::unique_ptr<Writer> writer)
-    : stream_(call.stream),
-      logprobs_(call.logprobs),
+    : logprobs_(call.logprobs),
       per_prompt_(static_cast<std::size_t>(call.choices)),
       writer_(std::move(writer)),
       choices_(call.size()),
@@ -94,7 +93,7 @@ std::string Answer::update(std::size_t index, TextOutput output) {
   QUIRE_CHECK(index < choices_.size() && !ended(), "index={} of {}, open={}", index, choices_.size(), open_);
   if (Problem failure = failure_of(output)) {
     failure_ = std::move(failure);
-    return stream_ ? writer_->fail(*failure_) : "";
+    return writer_->fail(*failure_);
   }
   Choice& choice = choices_[index];
   Piece piece{.index = index, .first = !choice.begun};

@@ -61,8 +61,8 @@ class Writer {
   virtual std::string piece(const Piece& piece) = 0;
   // The last bytes; the whole body from a writer of whole answers.
   virtual std::string end(const Totals& totals) = 0;
-  // The last bytes of a stream that cannot go on.
-  virtual std::string fail(const ApiError& error) = 0;
+  // The last bytes of a stream that cannot go on; empty from a writer of whole answers.
+  virtual std::string fail(const ApiError& /*error*/) { return ""; }
 };
 
 std::unique_ptr<Writer> make_completion_writer(const Call& call, AnswerHead head);
@@ -95,7 +95,6 @@ class Answer {
   void take_end(Choice& choice, const TextOutput& output, Piece& piece);
   Totals totals() const;
 
-  bool stream_ = false;
   bool logprobs_ = false;
   std::size_t per_prompt_ = 1;
   std::unique_ptr<Writer> writer_;

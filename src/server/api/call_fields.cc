@@ -4,14 +4,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/api/limits.h"
+
 namespace quire::server::api {
 namespace {
 
-constexpr std::size_t kNameBytesMax = 1024;
-
 Problem read_stream_options(const Json& value, const std::string& path, CallFields* call) {
-  if (!value.is_object())
-    return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+  if (Problem problem = want_object(value, path)) return problem;
   FieldReader reader(value, path);
   reader.boolean({"include_usage", ""}, &call->include_usage);
   std::optional<bool> obfuscation;  // asks for padding against eavesdroppers; false and absent are what we do
@@ -34,7 +33,7 @@ Problem read_metadata(const Json& value, const std::string& path) {
 }  // namespace
 
 void visit_model(Fields& fields, CallFields& call) {
-  fields.text({"model", "the name that /v1/models gives; absent: that one"}, kNameBytesMax, &call.model);
+  fields.text({"model", "the name that /v1/models gives; absent: that one"}, kModelBytesMax, &call.model);
 }
 
 void visit_choices(Fields& fields, CallFields& call) {

@@ -4,6 +4,7 @@
 #include "server/api/answer.h"
 #include "server/api/call_ids.h"
 #include "server/api/json_parts.h"
+#include "server/api/whole_choice.h"
 
 namespace quire::server::api {
 namespace {
@@ -51,11 +52,7 @@ class ChatStream final : public ChatWriter {
   }
   std::string end(const Totals& totals) override {
     if (!usage_) return std::string(kSseDone);
-    Json last = object("chat.completion.chunk");
-    last["choices"] = Json::array();
-    last["usage"] = usage_json(totals);
-    last["quire"] = own_json(totals);
-    return sse(last).append(kSseDone);
+    return sse(with_totals(object("chat.completion.chunk"), Json::array(), totals)).append(kSseDone);
   }
   std::string fail(const ApiError& error) override { return "data: " + error_body(error) + "\n\n"; }
 
@@ -90,59 +87,26 @@ class ChatWhole final : public ChatWriter {
   ChatWhole(const Call& call, AnswerHead head) : ChatWriter(call, std::move(head)), choices_(call.size()) {}
 
   std::string piece(const Piece& piece) override {
-    Choice& choice = choices_[piece.index];
-    for (const ToolEvent& event : piece.events) take(choice, event);
-    choice.logprobs.insert(choice.logprobs.end(), piece.logprobs.begin(), piece.logprobs.end());
-    if (!piece.finish.empty()) choice.finish = piece.finish;
+    choices_[piece.index].take(piece);
     return "";
   }
   std::string end(const Totals& totals) override {
-    Json body = object("chat.completion");
-    Json& list = body["choices"] = Json::array();
+    Json list = Json::array();
     for (std::size_t i = 0; i < choices_.size(); ++i) {
-      const Choice& choice = choices_[i];
+      const WholeChoice& choice = choices_[i];
       list.push_back({{"index", i},
                       {"message", message(i, choice)},
                       {"logprobs", logprobs_ ? logprobs_json(choice.logprobs) : Json(nullptr)},
                       {"finish_reason", choice.finish}});
     }
-    body["usage"] = usage_json(totals);
-    body["quire"] = own_json(totals);
-    return dumped(body);
+    return dumped(with_totals(object("chat.completion"), std::move(list), totals));
   }
-  std::string fail(const ApiError& error) override { return error_body(error); }
 
  private:
-  struct ToolCall {
-    std::string name;
-    std::string arguments;
-  };
-  struct Choice {
-    std::string content;
-    std::vector<ToolCall> calls;
-    std::vector<TextLogprob> logprobs;
-    std::string finish;
-  };
-
-  static void take(Choice& choice, const ToolEvent& event) {
-    const auto index = static_cast<std::size_t>(event.index);
-    switch (event.kind) {
-      case ToolEvent::Kind::content:
-        choice.content += event.text;
-        break;
-      case ToolEvent::Kind::call:
-        choice.calls.resize(std::max(choice.calls.size(), index + 1));
-        choice.calls[index].name = event.name;
-        break;
-      case ToolEvent::Kind::arguments:
-        choice.calls.at(index).arguments += event.text;
-        break;
-    }
-  }
-  Json message(std::size_t index, const Choice& choice) const {
-    Json out{{"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}};
+  Json message(std::size_t index, const WholeChoice& choice) const {
+    Json out{{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
     if (choice.calls.empty()) return out;
-    if (choice.content.empty()) out["content"] = nullptr;
+    if (choice.text.empty()) out["content"] = nullptr;
     Json& calls = out["tool_calls"] = Json::array();
     for (std::size_t i = 0; i < choice.calls.size(); ++i) {
       calls.push_back(
@@ -153,7 +117,7 @@ class ChatWhole final : public ChatWriter {
     return out;
   }
 
-  std::vector<Choice> choices_;
+  std::vector<WholeChoice> choices_;
 };
 
 }  // namespace

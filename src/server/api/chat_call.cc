@@ -23,7 +23,7 @@ struct ChatFields {
   std::optional<std::string> reasoning_effort;
 };
 
-void visit_missing(Fields& fields) {
+void visit_missing_chat(Fields& fields) {
   fields.missing({"modalities", "text only"},
                  R"({"type":"array","minItems":1,"maxItems":1,"items":{"type":"string","enum":["text"]}})",
                  {R"(["text"])"}, "use [\"text\"] or leave it out");
@@ -62,13 +62,7 @@ void visit(Fields& fields, ChatFields& chat) {
   fields.choice({"reasoning_effort", "for chat templates that read it"},
                 {"none", "minimal", "low", "medium", "high", "xhigh"}, &chat.reasoning_effort);
   fields.value({"chat_template_kwargs", "further variables of the chat template"}, R"({"type":"object"})",
-               [&](const Json& value, const std::string& path) -> Problem {
-                 if (!value.is_object())
-                   return invalid_type(path,
-                                       fmt::format("'{}' is {}: give an object", path, type_name(value)));
-                 chat.kwargs = value;
-                 return {};
-               });
+               keep_object(&chat.kwargs));
   fields.value(
       {"documents", "for chat templates that read them"}, R"({"type":"array","items":{"type":"object"}})",
       [&](const Json& value, const std::string& path) -> Problem {
@@ -76,13 +70,12 @@ void visit(Fields& fields, ChatFields& chat) {
           return invalid_type(path, fmt::format("'{}' is {}: give an array", path, type_name(value)));
         for (std::size_t i = 0; i < value.size(); ++i) {
           const std::string place = fmt::format("{}[{}]", path, i);
-          if (!value[i].is_object())
-            return invalid_type(place, fmt::format("'{}' is {}: give an object", place, type_name(value[i])));
+          if (Problem problem = want_object(value[i], place)) return problem;
         }
         chat.documents = value;
         return {};
       });
-  visit_missing(fields);
+  visit_missing_chat(fields);
   visit_notes(fields);
 }
 

@@ -5,12 +5,13 @@
 
 #include "server/api/answer.h"
 #include "server/api/json_parts.h"
+#include "server/api/whole_choice.h"
 
 namespace quire::server::api {
 namespace {
 
 // A choice's log-probabilities as parallel lists. `offset`: characters of its text before them; moved on.
-Json logprobs_json(const std::vector<TextLogprob>& tokens, std::size_t* offset) {
+Json logprob_lists(const std::vector<TextLogprob>& tokens, std::size_t* offset) {
   Json lists{{"tokens", Json::array()},
              {"token_logprobs", Json::array()},
              {"top_logprobs", Json::array()},
@@ -47,7 +48,7 @@ class CompletionWriter : public Writer {
                 {"model", head_.model}};
   }
   Json logprobs_of(const Piece& piece) {
-    return logprobs_ ? logprobs_json(piece.logprobs, &offsets_[piece.index]) : Json(nullptr);
+    return logprobs_ ? logprob_lists(piece.logprobs, &offsets_[piece.index]) : Json(nullptr);
   }
   static Json finish_of(const Piece& piece) {
     return piece.finish.empty() ? Json(nullptr) : Json(piece.finish);
@@ -74,11 +75,7 @@ class CompletionStream final : public CompletionWriter {
   }
   std::string end(const Totals& totals) override {
     if (!usage_) return std::string(kSseDone);
-    Json chunk = object();
-    chunk["choices"] = Json::array();
-    chunk["usage"] = usage_json(totals);
-    chunk["quire"] = own_json(totals);
-    return sse(chunk).append(kSseDone);
+    return sse(with_totals(object(), Json::array(), totals)).append(kSseDone);
   }
   std::string fail(const ApiError& error) override { return "data: " + error_body(error) + "\n\n"; }
 
@@ -92,36 +89,24 @@ class CompletionWhole final : public CompletionWriter {
       : CompletionWriter(call, std::move(head)), choices_(call.size()) {}
 
   std::string piece(const Piece& piece) override {
-    Choice& choice = choices_[piece.index];
-    choice.text += text_of(piece);
-    choice.logprobs.insert(choice.logprobs.end(), piece.logprobs.begin(), piece.logprobs.end());
-    if (!piece.finish.empty()) choice.finish = piece.finish;
+    choices_[piece.index].take(piece);
     return "";
   }
   std::string end(const Totals& totals) override {
-    Json body = object();
-    Json& list = body["choices"] = Json::array();
+    Json list = Json::array();
     for (std::size_t i = 0; i < choices_.size(); ++i) {
-      const Choice& choice = choices_[i];
-      Json logprobs = logprobs_ ? logprobs_json(choice.logprobs, &offsets_[i]) : Json(nullptr);
+      const WholeChoice& choice = choices_[i];
+      Json logprobs = logprobs_ ? logprob_lists(choice.logprobs, &offsets_[i]) : Json(nullptr);
       list.push_back({{"index", i},
                       {"text", choice.text},
                       {"logprobs", std::move(logprobs)},
                       {"finish_reason", choice.finish}});
     }
-    body["usage"] = usage_json(totals);
-    body["quire"] = own_json(totals);
-    return dumped(body);
+    return dumped(with_totals(object(), std::move(list), totals));
   }
-  std::string fail(const ApiError& error) override { return error_body(error); }
 
  private:
-  struct Choice {
-    std::string text;
-    std::vector<TextLogprob> logprobs;
-    std::string finish;
-  };
-  std::vector<Choice> choices_;
+  std::vector<WholeChoice> choices_;
 };
 
 }  // namespace

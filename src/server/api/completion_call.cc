@@ -21,22 +21,6 @@ struct CompletionFields {
   std::vector<TextRequest> prompts;
 };
 
-Problem read_ids(const Json& list, const std::string& path, std::vector<std::int32_t>* ids) {
-  ids->reserve(list.size());
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const Json& id = list[i];
-    const bool fine = id.is_number_integer() &&
-                      (!id.is_number_unsigned() || id.get<std::uint64_t>() <= INT32_MAX) &&
-                      id.get<std::int64_t>() >= 0;
-    const std::string place = fine ? "" : fmt::format("{}[{}]", path, i);
-    if (!id.is_number_integer())
-      return invalid_type(place, fmt::format("'{}' is {}: give a token id", place, type_name(id)));
-    if (!fine) return invalid_value(place, fmt::format("'{}' is {}: not a token id", place, shown(id)));
-    ids->push_back(id.get<std::int32_t>());
-  }
-  return {};
-}
-
 // A text or a list of token ids.
 Problem read_prompt(const Json& value, const std::string& path, std::vector<TextRequest>* prompts) {
   TextRequest request;
@@ -45,7 +29,7 @@ Problem read_prompt(const Json& value, const std::string& path, std::vector<Text
     if (request.text.empty())
       return invalid_value(path, fmt::format("'{}' is empty: give at least one character", path));
   } else if (value.is_array() && !value.empty()) {
-    if (Problem problem = read_ids(value, path, &request.ids)) return problem;
+    if (Problem problem = read_token_ids(value, path, &request.ids)) return problem;
   } else {
     return invalid_type(path, fmt::format("'{}' is {}: give a string or token ids", path,
                                           value.is_array() ? "an empty array" : type_name(value)));

@@ -8,6 +8,35 @@
 
 namespace quire::server::api {
 
+Problem want_object(const Json& value, const std::string& path) {
+  if (value.is_object()) return {};
+  return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+}
+
+ReadValue keep_object(Json* target) {
+  return [target](const Json& value, const std::string& path) -> Problem {
+    if (Problem problem = want_object(value, path)) return problem;
+    *target = value;
+    return {};
+  };
+}
+
+Problem read_token_ids(const Json& list, const std::string& path, std::vector<std::int32_t>* ids) {
+  ids->reserve(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Json& id = list[i];
+    const bool fine = id.is_number_integer() &&
+                      (!id.is_number_unsigned() || id.get<std::uint64_t>() <= INT32_MAX) &&
+                      id.get<std::int64_t>() >= 0;
+    const std::string place = fine ? "" : fmt::format("{}[{}]", path, i);
+    if (!id.is_number_integer())
+      return invalid_type(place, fmt::format("'{}' is {}: give a token id", place, type_name(id)));
+    if (!fine) return invalid_value(place, fmt::format("'{}' is {}: not a token id", place, shown(id)));
+    ids->push_back(id.get<std::int32_t>());
+  }
+  return {};
+}
+
 void Fields::missing(Field field, const char* schema, std::initializer_list<const char*> neutral,
                      const char* instead) {
   std::vector<std::string> legal(neutral.begin(), neutral.end());

@@ -26,6 +26,13 @@ struct Field {
 // Takes a value that is not null. `path` names it in errors.
 using ReadValue = std::function<Problem(const Json& value, const std::string& path)>;
 
+// Refuses what is no object.
+Problem want_object(const Json& value, const std::string& path);
+// Keeps an object as it stands.
+ReadValue keep_object(Json* target);
+// Token ids of an array: integers from 0.
+Problem read_token_ids(const Json& list, const std::string& path, std::vector<std::int32_t>* ids);
+
 class Fields {
  public:
   virtual ~Fields() = default;

@@ -5,13 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "server/api/fields.h"
+#include "server/api/limits.h"
 #include "server/api/messages.h"
 
 namespace quire::server::api {
 namespace {
-
-constexpr std::size_t kTextBytesMax = std::size_t{64} << 20;
-constexpr std::size_t kNameBytesMax = 256;
 
 Problem read_item_message(const Json& value, const std::string& path, Json* messages) {
   std::optional<std::string> role, content;
@@ -55,8 +53,7 @@ Problem read_item_result(const Json& value, const std::string& path, Json* messa
 }
 
 Problem read_item(const Json& value, const std::string& path, Json* messages) {
-  if (!value.is_object())
-    return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+  if (Problem problem = want_object(value, path)) return problem;
   std::optional<std::string> type;
   FieldReader reader(value, path);
   reader.choice({"type", "message, function_call or function_call_output"},

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
+
+#include "tokenizer/unicode.h"
 
 namespace quire::server::api {
 namespace {
@@ -16,14 +19,6 @@ Json bytes_json(std::string_view bytes) {
 
 Json likely_json(float logprob, const std::string& bytes) {
   return Json{{"token", bytes}, {"logprob", finite(logprob)}, {"bytes", bytes_json(bytes)}};
-}
-
-// The bytes of the character that begins with `lead`; 0: none does.
-std::size_t sequence_length(unsigned char lead) {
-  if (lead < 0x80) return 1;
-  if (lead >= 0xc2 && lead < 0xe0) return 2;
-  if (lead >= 0xe0 && lead < 0xf0) return 3;
-  return lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
 }
 
 }  // namespace
@@ -47,22 +42,7 @@ Json token_json(const TextLogprob& token) {
   return entry;
 }
 
-bool is_utf8(std::string_view bytes) {
-  for (std::size_t at = 0; at < bytes.size();) {
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
-    const std::size_t length = sequence_length(byte(at));
-    if (length == 0 || at + length > bytes.size()) return false;
-    for (std::size_t i = at + 1; i < at + length; ++i)
-      if ((byte(i) & 0xc0) != 0x80) return false;
-    const bool overlong =
-        (byte(at) == 0xe0 && byte(at + 1) < 0xa0) || (byte(at) == 0xf0 && byte(at + 1) < 0x90);
-    const bool beyond =
-        (byte(at) == 0xed && byte(at + 1) > 0x9f) || (byte(at) == 0xf4 && byte(at + 1) > 0x8f);
-    if (overlong || beyond) return false;
-    at += length;
-  }
-  return true;
-}
+bool is_utf8(std::string_view bytes) { return tokenizer::lossy_utf8(bytes) == bytes; }
 
 std::string token_text(std::string_view bytes) {
   if (is_utf8(bytes)) return std::string(bytes);
@@ -99,6 +79,13 @@ Json own_json(const Totals& totals) {
                     {"finish_s", end.finish_s}});
   }
   return list;
+}
+
+Json with_totals(Json object, Json choices, const Totals& totals) {
+  object["choices"] = std::move(choices);
+  object["usage"] = usage_json(totals);
+  object["quire"] = own_json(totals);
+  return object;
 }
 
 }  // namespace quire::server::api

@@ -28,5 +28,7 @@ std::size_t characters(std::string_view text);
 Json usage_json(const Totals& totals);
 // This server's own, for each choice: why not more was cached, times, how it ended.
 Json own_json(const Totals& totals);
+// What a whole answer, and the last chunk of a stream, ends with: `object` with "choices", "usage", "quire".
+Json with_totals(Json object, Json choices, const Totals& totals);
 
 }  // namespace quire::server::api

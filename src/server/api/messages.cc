@@ -5,12 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "server/api/fields.h"
+#include "server/api/limits.h"
 
 namespace quire::server::api {
 namespace {
-
-constexpr std::size_t kTextBytesMax = std::size_t{64} << 20;  // the body's own limit is lower
-constexpr std::size_t kNameBytesMax = 256;
 
 bool listed(std::string_view kinds, std::string_view kind) {
   while (!kinds.empty()) {
@@ -22,17 +20,14 @@ bool listed(std::string_view kinds, std::string_view kind) {
 }
 
 Problem read_call(const Json& value, const std::string& path, Json* calls) {
-  if (!value.is_object())
-    return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+  if (Problem problem = want_object(value, path)) return problem;
   std::optional<std::string> id, type, name, arguments;
   FieldReader reader(value, path);
   reader.text({"id", "the call's id", true}, kNameBytesMax, &id);
   reader.choice({"type", ""}, {"function"}, &type);
   reader.value({"function", "the function that was called", true}, "",
                [&](const Json& function, const std::string& place) -> Problem {
-                 if (!function.is_object())
-                   return invalid_type(place,
-                                       fmt::format("'{}' is {}: give an object", place, type_name(function)));
+                 if (Problem problem = want_object(function, place)) return problem;
                  FieldReader inner(function, place);
                  inner.text({"name", "the function's name", true}, kNameBytesMax, &name);
                  inner.text({"arguments", "JSON as a string", true}, kTextBytesMax, &arguments);
@@ -96,8 +91,7 @@ Problem check(const MessageFields& message, const std::string& path) {
 }
 
 Problem read_message(const Json& value, const std::string& path, Json* messages) {
-  if (!value.is_object())
-    return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+  if (Problem problem = want_object(value, path)) return problem;
   MessageFields message;
   FieldReader reader(value, path);
   visit(reader, message);
@@ -144,8 +138,7 @@ Problem read_content(const Json& value, const std::string& path, std::string_vie
                                           value.is_array() ? "an empty array" : type_name(value)));
   for (std::size_t i = 0; i < value.size(); ++i) {
     const std::string place = fmt::format("{}[{}]", path, i);
-    if (!value[i].is_object())
-      return invalid_type(place, fmt::format("'{}' is {}: give an object", place, type_name(value[i])));
+    if (Problem problem = want_object(value[i], place)) return problem;
     std::optional<std::string> type, part;
     FieldReader reader(value[i], place);
     reader.text({"type", "the part's type", true}, kNameBytesMax, &type);

@@ -6,13 +6,12 @@
 
 #include "server/api/call_fields.h"
 #include "server/api/input_items.h"
+#include "server/api/limits.h"
 #include "server/api/sampling.h"
 #include "server/api/tools.h"
 
 namespace quire::server::api {
 namespace {
-
-constexpr std::size_t kInstructionsBytesMax = std::size_t{64} << 20;
 
 struct ResponseFields {
   CallFields call;
@@ -41,8 +40,7 @@ Problem read_include(const Json& value, const std::string& path, ResponseFields*
 }
 
 Problem read_text(const Json& value, const std::string& path, ResponseFields* response) {
-  if (!value.is_object())
-    return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+  if (Problem problem = want_object(value, path)) return problem;
   FieldReader reader(value, path);
   reader.value({"format", ""}, "", [&](const Json& inner, const std::string& place) {
     return read_format(inner, place, Shape::flat, &response->format);
@@ -52,8 +50,7 @@ Problem read_text(const Json& value, const std::string& path, ResponseFields* re
 }
 
 Problem read_reasoning(const Json& value, const std::string& path, ResponseFields* response) {
-  if (!value.is_object())
-    return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+  if (Problem problem = want_object(value, path)) return problem;
   FieldReader reader(value, path);
   reader.choice({"effort", ""}, {"none", "minimal", "low", "medium", "high", "xhigh"},
                 &response->reasoning_effort);
@@ -61,7 +58,7 @@ Problem read_reasoning(const Json& value, const std::string& path, ResponseField
   return reader.problem();
 }
 
-void visit_missing(Fields& fields) {
+void visit_missing_response(Fields& fields) {
   constexpr const char* kNull = R"({"type":"null"})";
   fields.missing({"previous_response_id", "nothing is stored"}, kNull, {},
                  "send the whole conversation as 'input'");
@@ -82,8 +79,7 @@ void visit(Fields& fields, ResponseFields& response) {
                [&](const Json& value, const std::string& path) {
                  return read_input(value, path, &response.messages);
                });
-  fields.text({"instructions", "a system message before the input"}, kInstructionsBytesMax,
-              &response.instructions);
+  fields.text({"instructions", "a system message before the input"}, kTextBytesMax, &response.instructions);
   fields.integer({"max_output_tokens", "of the answer; absent: as many as the context leaves"}, 1, kTokensMax,
                  &response.max_output_tokens);
   fields.value({"text", "what the answer's text is held to"},
@@ -107,7 +103,7 @@ void visit(Fields& fields, ResponseFields& response) {
   visit_stream(fields, response.call);
   visit_temperature(fields, response.sampling);
   visit_own_sampling(fields, response.sampling);
-  visit_missing(fields);
+  visit_missing_response(fields);
   visit_notes(fields);
 }
 

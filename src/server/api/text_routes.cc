@@ -7,13 +7,11 @@
 
 #include "server/api/call_fields.h"
 #include "server/api/fields.h"
+#include "server/api/limits.h"
 #include "server/api/messages.h"
 
 namespace quire::server::api {
 namespace {
-
-// What a text may have here: the loop's thread encodes it, and running answers wait meanwhile.
-constexpr std::size_t kTextBytesMax = std::size_t{1} << 20;
 
 struct TokenizeFields {
   CallFields call;
@@ -30,7 +28,7 @@ struct DetokenizeFields {
 
 void visit(Fields& fields, TokenizeFields& tokenize) {
   visit_model(fields, tokenize.call);
-  fields.text({"prompt", "the text"}, kTextBytesMax, &tokenize.prompt);
+  fields.text({"prompt", "the text"}, kEncodedBytesMax, &tokenize.prompt);
   fields.boolean({"add_special_tokens", "the tokenizer's own (BOS) before the text; absent: true"},
                  &tokenize.add_special_tokens);
   fields.value({"messages", "instead of prompt: a conversation, through the chat template"}, kMessagesSchema,
@@ -44,15 +42,7 @@ void visit(Fields& fields, TokenizeFields& tokenize) {
 Problem read_tokens(const Json& value, const std::string& path, std::vector<std::int32_t>* tokens) {
   if (!value.is_array())
     return invalid_type(path, fmt::format("'{}' is {}: give an array of token ids", path, type_name(value)));
-  for (std::size_t i = 0; i < value.size(); ++i) {
-    const std::string place = fmt::format("{}[{}]", path, i);
-    if (!value[i].is_number_integer())
-      return invalid_type(place, fmt::format("'{}' is {}: give a token id", place, type_name(value[i])));
-    const bool fine = value[i].is_number_unsigned() && value[i].get<std::uint64_t>() <= INT32_MAX;
-    if (!fine) return invalid_value(place, fmt::format("'{}' is {}: not a token id", place, shown(value[i])));
-    tokens->push_back(value[i].get<std::int32_t>());
-  }
-  return {};
+  return read_token_ids(value, path, tokens);
 }
 
 void visit(Fields& fields, DetokenizeFields& detokenize) {

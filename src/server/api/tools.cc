@@ -5,17 +5,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "server/api/limits.h"
+
 namespace quire::server::api {
 namespace {
 
-constexpr std::size_t kNameBytesMax = 64;
-constexpr std::size_t kTextBytesMax = std::size_t{1} << 20;
 constexpr std::size_t kToolsMax = 128;
-
-Problem want_object(const Json& value, const std::string& path) {
-  if (value.is_object()) return {};
-  return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
-}
 
 Problem check_name(const std::string& name, const std::string& path) {
   const bool fine = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
@@ -27,22 +22,13 @@ Problem check_name(const std::string& name, const std::string& path) {
       path, fmt::format("'{}' is {}: give letters, digits, '_', '-' and '.'", path, shown(Json(name))));
 }
 
-// The object that a schema is, as it stands.
-ReadValue keep_object(Json* target) {
-  return [target](const Json& value, const std::string& path) -> Problem {
-    if (Problem problem = want_object(value, path)) return problem;
-    *target = value;
-    return {};
-  };
-}
-
 Problem read_function(const Json& value, const std::string& path, Json* function) {
   std::optional<std::string> name, description;
   std::optional<bool> strict;
   Json parameters{{"type", "object"}, {"properties", Json::object()}};
   FieldReader reader(value, path);
-  reader.text({"name", "the function's name", true}, kNameBytesMax, &name);
-  reader.text({"description", ""}, kTextBytesMax, &description);
+  reader.text({"name", "the function's name", true}, kFunctionBytesMax, &name);
+  reader.text({"description", ""}, kDescriptionBytesMax, &description);
   reader.value({"parameters", ""}, "", keep_object(&parameters));
   reader.boolean({"strict", ""}, &strict);
   if (reader.problem()) return reader.problem();
@@ -106,13 +92,13 @@ Problem read_choice(const Json& value, const std::string& path, Shape shape, Too
   FieldReader reader(value, path);
   reader.choice({"type", "only functions are tools here", true}, {"function"}, &type);
   if (shape == Shape::flat) {
-    reader.text({"name", "the function's name", true}, kNameBytesMax, &name);
+    reader.text({"name", "the function's name", true}, kFunctionBytesMax, &name);
   } else {
     reader.value({"function", "the function", true}, "",
                  [&](const Json& inner, const std::string& place) -> Problem {
                    if (Problem problem = want_object(inner, place)) return problem;
                    FieldReader inner_reader(inner, place);
-                   inner_reader.text({"name", "the function's name", true}, kNameBytesMax, &name);
+                   inner_reader.text({"name", "the function's name", true}, kFunctionBytesMax, &name);
                    return inner_reader.problem();
                  });
   }
@@ -143,8 +129,8 @@ Problem read_json_schema(const Json& value, const std::string& path, FormatField
   std::optional<bool> strict;
   Json schema;
   FieldReader reader(value, path);
-  reader.text({"name", "a name for the schema", true}, kNameBytesMax, &name);
-  reader.text({"description", ""}, kTextBytesMax, &description);
+  reader.text({"name", "a name for the schema", true}, kFunctionBytesMax, &name);
+  reader.text({"description", ""}, kDescriptionBytesMax, &description);
   reader.boolean({"strict", ""}, &strict);  // the answer is always held to the schema
   reader.value({"schema", "the JSON schema", true}, "", keep_object(&schema));
   if (reader.problem()) return reader.problem();
@@ -233,7 +219,7 @@ Problem read_format(const Json& value, const std::string& path, Shape shape, For
                  });
   }
   if (type == "grammar") {
-    reader.text({"grammar", "the grammar's text", true}, kTextBytesMax, &grammar);
+    reader.text({"grammar", "the grammar's text", true}, kDescriptionBytesMax, &grammar);
     format->format = AnswerFormat::grammar;
     format->schema = grammar.value_or("");
   }

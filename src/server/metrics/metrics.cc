@@ -88,7 +88,8 @@ void follow(Counter& counter, std::int64_t total) { follow(counter, static_cast<
 
 }  // namespace
 
-// All series. Names are looked up once, here; the loop's thread only adds to them.
+// All series. Those of every step and request are looked up once, here, and the loop's thread only adds to
+// them; those with a group or a reason are looked up when the engine's figures are read, once a period.
 struct Metrics::State {
   State(const std::string& model, std::int32_t max_tokens)
       : labels{{"model_name", model}, {"engine", "0"}}, lengths(length_buckets(max_tokens)) {
