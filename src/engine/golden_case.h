@@ -72,6 +72,18 @@ struct Answer {
   Output last;  // the output with the finish
 };
 
+// For tiny models: several chunks and pages a prompt, and room for a handful of requests.
+inline Options tiny_options() {
+  Options options;
+  options.max_context = 256;
+  options.max_running = 6;
+  options.chunk_tokens = 24;
+  options.page_size = 16;
+  options.kv_memory_bytes = 8 << 20;
+  options.threads = 2;
+  return options;
+}
+
 inline std::unique_ptr<Engine> open_engine(const std::string& path, const Options& options) {
   auto engine = Engine::open(path, options);
   EXPECT_TRUE(engine.ok()) << engine.error().message;
@@ -111,6 +123,12 @@ inline std::vector<Answer> run_all(Engine& engine, const std::vector<Request>& r
   std::vector<Answer> ordered;
   for (const RequestId id : ids) ordered.push_back(answers[id]);
   return ordered;
+}
+
+inline void expect_same_tokens(const std::vector<Answer>& a, const std::vector<Answer>& b,
+                               const std::string& what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].tokens, b[i].tokens) << what << " request " << i;
 }
 
 inline Request score_request(const std::vector<std::int32_t>& tokens, std::int32_t top = 0) {

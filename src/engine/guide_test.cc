@@ -18,7 +18,7 @@ std::uint64_t mix(std::uint64_t state, std::uint64_t value) {
 // request or asked in a wrong state shows in the tokens.
 class HashGuide final : public Guide {
  public:
-  // One id in `of` may come next; 1: every id.
+  // One id in `of` may come next; 1: every id; 0: the same, without a mask.
   explicit HashGuide(std::uint64_t of, std::int32_t ends_after = 1 << 30) : of_(of), left_(ends_after) {}
   bool mask(std::span<std::uint32_t> allowed) override {
     if (of_ == 0) return false;
@@ -51,16 +51,6 @@ class GuideTest : public ::testing::TestWithParam<std::string> {
     path_ = read_golden("models/" + GetParam()).path;
     if (path_.empty()) FAIL() << "no golden data";
   }
-  static Options options() {
-    Options options;
-    options.max_context = 256;
-    options.max_running = 6;
-    options.chunk_tokens = 24;
-    options.page_size = 16;
-    options.kv_memory_bytes = 8 << 20;
-    options.threads = 2;
-    return options;
-  }
   static std::vector<Request> requests(std::uint64_t seed, std::size_t count) {
     std::mt19937_64 random(seed);
     std::vector<Request> requests;
@@ -87,18 +77,13 @@ class GuideTest : public ::testing::TestWithParam<std::string> {
   std::string path_;
 };
 
-void expect_same_tokens(const std::vector<Answer>& a, const std::vector<Answer>& b, const std::string& what) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].tokens, b[i].tokens) << what << " request " << i;
-}
-
 TEST_P(GuideTest, LogprobsAreThoseOfScoringTheAnswer) {
   std::vector<Request> asked = requests(3, 10);
   for (std::size_t i = 0; i < asked.size(); ++i) asked[i].logprobs = static_cast<std::int32_t>(i % 6) - 1;
-  std::unique_ptr<Engine> engine = open_engine(path_, options());
+  std::unique_ptr<Engine> engine = open_engine(path_, tiny_options());
   ASSERT_NE(engine, nullptr);
   const std::vector<Answer> answers = run_all(*engine, asked);
-  expect_same_tokens(run_all(*open_engine(path_, options()), requests(3, 10)), answers, "without");
+  expect_same_tokens(run_all(*open_engine(path_, tiny_options()), requests(3, 10)), answers, "without");
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const std::int32_t top = asked[i].logprobs;
     ASSERT_EQ(answers[i].logprobs.size(), top < 0 ? 0u : answers[i].tokens.size());
@@ -117,7 +102,7 @@ TEST_P(GuideTest, LogprobsAreThoseOfScoringTheAnswer) {
 
 TEST_P(GuideTest, AScoredPromptIsAnsweredToo) {
   const std::vector<Request> plain = requests(4, 8);
-  std::unique_ptr<Engine> engine = open_engine(path_, options());
+  std::unique_ptr<Engine> engine = open_engine(path_, tiny_options());
   ASSERT_NE(engine, nullptr);
   std::vector<Request> scores;
   for (const Request& request : plain) scores.push_back(score_request(request.prompt, 3));
@@ -133,7 +118,7 @@ TEST_P(GuideTest, AScoredPromptIsAnsweredToo) {
       {"no overlap, whole", [](Options& o) { o.overlap = false, o.chunk_tokens = 256; }},
   };
   for (const Variant& variant : variants) {
-    Options changed = options();
+    Options changed = tiny_options();
     variant.change(changed);
     std::unique_ptr<Engine> both = open_engine(path_, changed);
     ASSERT_NE(both, nullptr);
@@ -157,22 +142,23 @@ TEST_P(GuideTest, AScoredPromptIsAnsweredToo) {
 
 TEST_P(GuideTest, AGuideThatAllowsEverythingChangesNothing) {
   const std::vector<Request> plain = requests(5, 12);
-  const std::vector<Answer> expected = run_all(*open_engine(path_, options()), plain);
+  const std::vector<Answer> expected = run_all(*open_engine(path_, tiny_options()), plain);
   for (const bool overlap : {true, false}) {
-    Options changed = options();
+    Options changed = tiny_options();
     changed.overlap = overlap;
     std::unique_ptr<Engine> engine = open_engine(path_, changed);
     ASSERT_NE(engine, nullptr);
     std::vector<Request> guided = plain;
     std::vector<std::shared_ptr<HashGuide>> guides;
     for (std::size_t i = 0; i < guided.size(); ++i) {
-      guides.push_back(std::make_shared<HashGuide>(i % 3));  // no mask, a full mask, half a mask
-      if (i % 3 < 2) guided[i].guide = guides[i];
+      // No mask, a mask of all, no guide.
+      guides.push_back(i % 3 == 2 ? nullptr : std::make_shared<HashGuide>(i % 3));
+      guided[i].guide = guides[i];
     }
     const std::vector<Answer> answers = run_all(*engine, guided);
     expect_same_tokens(answers, expected, overlap ? "overlap" : "no overlap");
     for (std::size_t i = 0; i < guided.size(); ++i) {
-      if (i % 3 == 2) continue;
+      if (guides[i] == nullptr) continue;
       EXPECT_EQ(guides[i]->accepted, answers[i].tokens) << i;
     }
   }
@@ -193,7 +179,7 @@ TEST_P(GuideTest, GuidedAnswersDependOnNothingElse) {
   };
   std::vector<Answer> expected;
   {
-    Options alone = options();
+    Options alone = tiny_options();
     alone.max_running = 1;
     alone.prefix_cache = "off";
     std::unique_ptr<Engine> engine = open_engine(path_, alone);
@@ -213,7 +199,7 @@ TEST_P(GuideTest, GuidedAnswersDependOnNothingElse) {
   };
   std::int64_t retractions = 0;
   for (const Variant& variant : variants) {
-    Options changed = options();
+    Options changed = tiny_options();
     variant.change(changed);
     std::unique_ptr<Engine> engine = open_engine(path_, changed);
     ASSERT_NE(engine, nullptr) << variant.name;
@@ -221,11 +207,11 @@ TEST_P(GuideTest, GuidedAnswersDependOnNothingElse) {
       expect_same_tokens(run_all(*engine, guided()), expected, variant.name);
     retractions += engine->stats().retractions;
   }
-  std::printf("  %lld retractions\n", static_cast<long long>(retractions));
+  EXPECT_GT(retractions, 0);
 }
 
 TEST_P(GuideTest, AGuideEndsTheAnswer) {
-  std::unique_ptr<Engine> engine = open_engine(path_, options());
+  std::unique_ptr<Engine> engine = open_engine(path_, tiny_options());
   ASSERT_NE(engine, nullptr);
   std::vector<Request> asked(3, greedy_request({1, 2, 3}, 30));
   asked[0].guide = std::make_shared<HashGuide>(2, 4);
@@ -240,7 +226,7 @@ TEST_P(GuideTest, AGuideEndsTheAnswer) {
 }
 
 TEST_P(GuideTest, WhatCannotBeIsRefusedWithTheNumbers) {
-  std::unique_ptr<Engine> engine = open_engine(path_, options());
+  std::unique_ptr<Engine> engine = open_engine(path_, tiny_options());
   ASSERT_NE(engine, nullptr);
   Request request = greedy_request({1, 2, 3}, 4);
   request.logprobs = 21;

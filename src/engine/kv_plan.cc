@@ -91,6 +91,13 @@ Want want_of(const EngineSpec& spec, const KvPlan& plan) {
   return {all, slabs(1), (kAutoKvBytes + plan.slabs.slab_bytes - 1) / plan.slabs.slab_bytes};
 }
 
+std::vector<kv::GroupRule> rules_of(const EngineSpec& spec) {
+  std::vector<kv::GroupRule> rules;
+  for (const model::KvGroup& group : spec.groups)
+    rules.push_back({keep_of(group.mask), group.mask_width, spec.page_size()});
+  return rules;
+}
+
 // Slabs for `most` bytes of KV memory when the user did not say. Cut twice: the slab size follows the
 // arena's.
 Status close_auto(const EngineSpec& spec, std::int64_t most, KvPlan& plan) {
@@ -112,9 +119,7 @@ Status close_auto(const EngineSpec& spec, std::int64_t most, KvPlan& plan) {
 }  // namespace
 
 Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available) {
-  KvPlan plan;
-  for (const model::KvGroup& group : spec.groups)
-    plan.rules.push_back({keep_of(group.mask), group.mask_width, spec.page_size()});
+  KvPlan plan{.rules = rules_of(spec)};
   const double share = auto_share(spec) * static_cast<double>(std::max<std::int64_t>(available, 0));
   const std::int64_t most =
       spec.kv_memory_bytes > 0 ? spec.kv_memory_bytes : static_cast<std::int64_t>(share);
@@ -147,10 +152,8 @@ Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available) {
 // The slabs' size follows the memory, so a figure is tried before it is named.
 std::int64_t kv_memory_for(EngineSpec spec, std::int64_t tokens) {
   spec.kv_memory_bytes = 1;
+  KvPlan plan{.rules = rules_of(spec)};
   while (true) {
-    KvPlan plan;
-    for (const model::KvGroup& group : spec.groups)
-      plan.rules.push_back({keep_of(group.mask), group.mask_width, spec.page_size()});
     const Status done = cut(spec, spec.kv_memory_bytes, plan);
     QUIRE_CHECK(done.ok(), "KV memory of {} bytes: {}", spec.kv_memory_bytes, done.error().message);
     const std::int64_t slabs = std::max(plan.slabs.least_slabs(),

@@ -42,7 +42,7 @@ Status EngineImpl::make_scheduler() {
                                                      .target_step_us = spec.target_step_us,
                                                      .cache = {.enabled = spec.prefix_cache,
                                                                .policy = spec.eviction,
-                                                               .copy_min_tokens = spec.copy_tokens,
+                                                               .copy_min_tokens = kCopyTokens,
                                                                .record_events = spec.prefix_cache}},
                                                     *pool_));
   scheduler_ = std::move(scheduler);

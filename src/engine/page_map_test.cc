@@ -1,7 +1,9 @@
 // The page map against what the engine counts elsewhere, after every step of a load that shares, evicts,
 // cancels and ends.
+#include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 
 #include "engine/golden_case.h"
 
@@ -54,8 +56,7 @@ class PageMapTest : public ::testing::TestWithParam<std::string> {
       std::int64_t in_use = 0;
       for (const PageState& page : map_.groups[g].pages) {
         check_page(page);
-        const bool held = page.references > 0;
-        in_use += held ? 1 : 0;
+        in_use += page.references > 0 ? 1 : 0;
         // A lent page has its request as its only owner, so what is left is the cache's own.
         if (page.node != 0 && page.use != PageUse::request) ++node_pages[page.node];
         uses_.insert(page.use);

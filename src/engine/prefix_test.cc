@@ -23,11 +23,6 @@ Ids join(Ids a, const Ids& b) {
   return a;
 }
 
-void expect_same(const std::vector<Answer>& a, const std::vector<Answer>& b, const std::string& what) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].tokens, b[i].tokens) << what << " request " << i;
-}
-
 std::int64_t cached_of(const std::vector<Answer>& answers) {
   std::int64_t cached = 0;
   for (const Answer& answer : answers) cached += answer.last.cached_tokens;
@@ -40,16 +35,6 @@ class PrefixTest : public ::testing::TestWithParam<std::string> {
     const std::string root = quire::testing::golden_dir();
     path_ = root + "/models/" + GetParam();
     if (root.empty() || read_golden("models/" + GetParam()).path.empty()) FAIL() << "no golden data";
-  }
-  static Options options() {
-    Options options;
-    options.max_context = 256;
-    options.max_running = 6;
-    options.chunk_tokens = 24;
-    options.page_size = 16;
-    options.kv_memory_bytes = 8 << 20;
-    options.threads = 2;
-    return options;
   }
   // Conversations that fork: answers join the prompts of what comes later.
   static std::vector<Request> family(std::uint64_t seed, std::size_t count) {
@@ -78,7 +63,7 @@ class PrefixTest : public ::testing::TestWithParam<std::string> {
 
 TEST_P(PrefixTest, ColdEqualsWarm) {
   const std::vector<Request> requests = family(1, 20);
-  Options off = options();
+  Options off = tiny_options();
   off.prefix_cache = "off";
   std::unique_ptr<Engine> cold = open_engine(path_, off);
   ASSERT_NE(cold, nullptr);
@@ -97,13 +82,13 @@ TEST_P(PrefixTest, ColdEqualsWarm) {
       {"paced chunks", [](Options& o) { o.target_itl_ms = 1; }},
   };
   for (const Variant& variant : variants) {
-    Options changed = options();
+    Options changed = tiny_options();
     variant.change(changed);
     std::unique_ptr<Engine> engine = open_engine(path_, changed);
     ASSERT_NE(engine, nullptr) << variant.name;
-    expect_same(run_all(*engine, requests), expected, variant.name + ", first time");
+    expect_same_tokens(run_all(*engine, requests), expected, variant.name + ", first time");
     const std::vector<Answer> again = run_all(*engine, requests);
-    expect_same(again, expected, variant.name + ", second time");
+    expect_same_tokens(again, expected, variant.name + ", second time");
     // Few pages of 256 tokens fit; what does not is evicted.
     EXPECT_GT(cached_of(again), changed.page_size == 256 ? 50 : 400) << variant.name;
   }
@@ -111,18 +96,18 @@ TEST_P(PrefixTest, ColdEqualsWarm) {
 
 TEST_P(PrefixTest, RetractionAndEvictionChangeNothing) {
   const std::vector<Request> requests = family(2, 24);
-  Options off = options();
+  Options off = tiny_options();
   off.prefix_cache = "off";
   std::unique_ptr<Engine> cold = open_engine(path_, off);
   ASSERT_NE(cold, nullptr);
   const std::vector<Answer> expected = run_all(*cold, requests);
-  Options tight = options();
+  Options tight = tiny_options();
   tight.page_size = 4;
   tight.kv_memory_bytes = 140 * kLlamaKvBytes * (GetParam() == "llama" ? 1 : 2);
   std::unique_ptr<Engine> engine = open_engine(path_, tight);
   ASSERT_NE(engine, nullptr);
-  expect_same(run_all(*engine, requests), expected, "tight");
-  expect_same(run_all(*engine, requests), expected, "tight, again");
+  expect_same_tokens(run_all(*engine, requests), expected, "tight");
+  expect_same_tokens(run_all(*engine, requests), expected, "tight, again");
   EXPECT_GT(engine->stats().pages_evicted, 0);
 }
 
@@ -187,12 +172,12 @@ TEST_P(SharedPrompt, AStormChangesNoToken) {
   constexpr std::size_t kKinds = 48;
   std::vector<Request> kinds = family(4, kKinds);
   for (Request& kind : kinds) kind.prompt.resize(std::min<std::size_t>(kind.prompt.size(), 40));
-  Options roomy = options();
+  Options roomy = tiny_options();
   roomy.prefix_cache = "off";
   std::unique_ptr<Engine> calm = open_engine(path_, roomy);
   ASSERT_NE(calm, nullptr);
   const std::vector<Answer> expected = run_all(*calm, kinds);
-  Options tight = options();
+  Options tight = tiny_options();
   tight.page_size = 4;
   tight.max_running = 5;
   tight.kv_memory_bytes = 90 * kLlamaKvBytes;
@@ -256,7 +241,7 @@ TEST_P(Service, SamplesOfAPromptShareIt) {
     requests.back().sampling.temperature = 1.0f;
     requests.back().sequence_index = i;
   }
-  std::unique_ptr<Engine> engine = open_engine(path_, options());
+  std::unique_ptr<Engine> engine = open_engine(path_, tiny_options());
   ASSERT_NE(engine, nullptr);
   const std::vector<Answer> answers = run_all(*engine, requests);
   // Who comes while the last few tokens of the prompt are in progress does not wait for them.
@@ -266,7 +251,7 @@ TEST_P(Service, SamplesOfAPromptShareIt) {
 }
 
 TEST_P(Service, SaltsKeepPrefixesApart) {
-  std::unique_ptr<Engine> engine = open_engine(path_, options());
+  std::unique_ptr<Engine> engine = open_engine(path_, tiny_options());
   ASSERT_NE(engine, nullptr);
   std::mt19937_64 random(6);
   Request request = greedy_request(random_ids(random, 60), 4);
@@ -283,7 +268,7 @@ TEST_P(Service, SaltsKeepPrefixesApart) {
 
 // A router that hears the events and knows the formula finds a prompt's pages by its tokens.
 TEST_P(Service, EventsNamePagesAndClearingForgetsThem) {
-  std::unique_ptr<Engine> engine = open_engine(path_, options());
+  std::unique_ptr<Engine> engine = open_engine(path_, tiny_options());
   ASSERT_NE(engine, nullptr);
   EXPECT_TRUE(engine->kv_events(0).events.empty());
   std::mt19937_64 random(8);
@@ -317,7 +302,7 @@ TEST_P(Service, EventsNamePagesAndClearingForgetsThem) {
 }
 
 TEST_P(Service, DeadlinesEndRequests) {
-  Options one = options();
+  Options one = tiny_options();
   one.max_running = 1;
   std::unique_ptr<Engine> engine = open_engine(path_, one);
   ASSERT_NE(engine, nullptr);
@@ -330,7 +315,7 @@ TEST_P(Service, DeadlinesEndRequests) {
 }
 
 TEST_P(Service, AFullQueueRefusesWithTheNumbers) {
-  Options small = options();
+  Options small = tiny_options();
   small.max_waiting = 2;
   std::unique_ptr<Engine> engine = open_engine(path_, small);
   ASSERT_NE(engine, nullptr);

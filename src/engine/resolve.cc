@@ -186,7 +186,6 @@ Status Resolver::sharing() {
     return name.empty() ? 0 : static_cast<int>(at - names.begin());
   };
   spec_.prefix_cache = options_.prefix_cache != "off";
-  spec_.copy_tokens = kCopyTokens;
   spec_.eviction = static_cast<kv::EvictionPolicy>(position(options_.cache_eviction, kv::kEvictionNames));
   spec_.schedule = static_cast<scheduler::Policy>(position(options_.schedule, scheduler::kPolicyNames));
   spec_.target_step_us = static_cast<std::int64_t>(options_.target_itl_ms * 1000.0);
@@ -195,7 +194,7 @@ Status Resolver::sharing() {
   because("prefix cache {}: {}", spec_.prefix_cache ? "on" : "off",
           options_.prefix_cache.empty() ? "the default" : "asked for");
   if (spec_.prefix_cache)
-    because("hits inside a page copy {} tokens or more, eviction {}", spec_.copy_tokens,
+    because("hits inside a page copy {} tokens or more, eviction {}", kCopyTokens,
             kv::kEvictionNames[static_cast<std::size_t>(spec_.eviction)]);
   because("schedule {}: {}", scheduler::kPolicyNames[static_cast<std::size_t>(spec_.schedule)],
           options_.schedule.empty() ? "the default" : "asked for");

@@ -39,7 +39,6 @@ struct EngineSpec {
   std::int32_t chunk_tokens = 0;     // most prompt tokens of one step
   std::int64_t kv_memory_bytes = 0;  // 0: the ledger decides
   bool prefix_cache = true;
-  std::int32_t copy_tokens = 1;  // least tokens of a page that a hit copies
   kv::EvictionPolicy eviction = kv::EvictionPolicy::lru;
   scheduler::Policy schedule = scheduler::Policy::fcfs;
   std::int64_t target_step_us = 0;  // 0: none

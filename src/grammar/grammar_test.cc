@@ -74,6 +74,34 @@ TEST(Grammar, ASchemaLetsThroughWhatItAccepts) {
   EXPECT_EQ(taken(**maker, R"(x)"), "refused at 0");
 }
 
+TEST(Grammar, RulesThatAreAcceptedAreKept) {
+  const std::unique_ptr<Compiler> made = compiler();
+  struct Case {
+    std::string schema, good, bad;
+  };
+  const Case cases[] = {
+      {R"({"type":"integer","multipleOf":3})", "12", "13 "},
+      {R"({"type":"number","minimum":2,"exclusiveMaximum":3})", "2.5", "3.0"},
+      {R"({"properties":{"a":{"type":"null"}},"required":["a"]})", R"({"a":null})", "{}"},
+      {R"({"items":{"type":"boolean"},"minItems":2})", "[true,false]", "[true]"},
+      {R"({"type":"object","additionalProperties":true,"minProperties":1,"maxProperties":1})", R"({"x":1})",
+       "{}"},
+      {R"({"type":"object","propertyNames":{"pattern":"^[a-c]+$"},"additionalProperties":true})",
+       R"({"ab":1})", R"({"d":1})"},
+      {R"({"type":"object","patternProperties":{"^[a-c]+$":{"type":"null"}},"additionalProperties":false})",
+       R"({"ab":null})", R"({"ab":1})"},
+      {R"({"type":"string","pattern":"^[x-z]{2}$"})", "\"xy\"", "\"xyz\""},
+      {R"({"type":"string","format":"date"})", "\"2026-01-31\"", "\"2026-31\""},
+  };
+  for (const Case& one : cases) {
+    const auto maker = made->json_schema(one.schema);
+    ASSERT_TRUE(maker.ok()) << one.schema << ": " << maker.error().message;
+    const std::string good = taken(**maker, one.good);
+    EXPECT_TRUE(good == "ended" || good == "may end") << one.schema << ": " << good;
+    EXPECT_EQ(taken(**maker, one.bad).substr(0, 7), "refused") << one.schema;
+  }
+}
+
 TEST(Grammar, JsonObjectAndEbnf) {
   const std::unique_ptr<Compiler> made = compiler();
   const auto object = made->json_object();
@@ -135,6 +163,13 @@ TEST(Grammar, BadInputIsRefusedWithItsPlace) {
       {R"({"type":"string","maxLength":1000000})", "0 to 1000"},
       {R"({"type":"array","minItems":-1})", "0 to 1000"},
       {R"({"type":"string","pattern":"a+","minLength":3})", "pattern hides"},
+      {R"({"minimum":3})", "#/minimum"},
+      {R"({"properties":{"a":{"pattern":"a+"}}})", "#/properties/a/pattern"},
+      {R"({"required":["a"]})", "#/required"},
+      {R"({"minItems":2,"properties":{}})", "#/minItems"},
+      {R"({"type":"number","multipleOf":3})", "#/multipleOf"},
+      {R"({"type":"integer","multipleOf":3,"minimum":4})", "#/multipleOf"},
+      {R"({"type":"integer","multipleOf":2000})", "#/multipleOf"},
       {R"({"$ref":"#/nowhere"})", "cannot be compiled"},
       {R"({"$ref":"http://example.org/s"})", "#/$ref"},
       {R"({"type":"integer","minimum":5,"maximum":4})", "cannot be compiled"},

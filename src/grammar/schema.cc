@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 namespace quire::grammar {
@@ -45,16 +46,43 @@ constexpr std::array<std::string_view, 24> kHidden = {"type",
 constexpr std::array<std::string_view, 6> kCounts = {"minLength", "maxLength",     "minItems",
                                                      "maxItems",  "minProperties", "maxProperties"};
 
-// One walk over a schema; `at` is the place for messages, as a JSON pointer.
+// Without a type these are read as rules for any value, that is not at all, unless one of the other list says
+// by its name what the value is.
+struct Untyped {
+  std::span<const std::string_view> rules;
+  std::span<const std::string_view> imply;
+};
+constexpr std::array<std::string_view, 5> kOfObjects = {"required", "minProperties", "maxProperties",
+                                                        "patternProperties", "propertyNames"};
+constexpr std::array<std::string_view, 3> kImplyObject = {"properties", "additionalProperties",
+                                                          "unevaluatedProperties"};
+constexpr std::array<std::string_view, 2> kOfArrays = {"minItems", "maxItems"};
+constexpr std::array<std::string_view, 3> kImplyArray = {"items", "prefixItems", "unevaluatedItems"};
+constexpr std::array<std::string_view, 8> kOfScalars = {"minLength",        "maxLength", "pattern",
+                                                        "minimum",          "maximum",   "exclusiveMinimum",
+                                                        "exclusiveMaximum", "multipleOf"};
+constexpr std::array<Untyped, 3> kUntyped = {
+    {{kOfObjects, kImplyObject}, {kOfArrays, kImplyArray}, {kOfScalars, {}}}};
+constexpr std::array<std::string_view, 4> kBounds = {"minimum", "maximum", "exclusiveMinimum",
+                                                     "exclusiveMaximum"};
+
+bool has_any(const Json& value, std::span<const std::string_view> keywords) {
+  return std::any_of(keywords.begin(), keywords.end(),
+                     [&](std::string_view keyword) { return value.contains(keyword); });
+}
+
+// One walk over a schema; `at` is the place for messages, as a JSON pointer. `named`: it is of names, which
+// are strings.
 class Check {
  public:
-  Status schema(const Json& value, const std::string& at) {
+  Status schema(const Json& value, const std::string& at, bool named = false) {
     if (value.is_boolean()) return {};
     if (!value.is_object())
       return bad_input(fmt::format("{} is no schema: use an object, true or false", at));
     if (++nodes_ > kSchemaNodesMax)
       return bad_input(fmt::format("the schema holds over {} schemas: use a smaller one", kSchemaNodesMax));
     QUIRE_TRY_STATUS(keywords(value, at));
+    if (!named) QUIRE_TRY_STATUS(untyped(value, at));
     return children(value, at);
   }
 
@@ -70,6 +98,7 @@ class Check {
     if (value.contains("allOf") && value["allOf"].is_array() && value["allOf"].size() > 1)
       return bad_input(fmt::format("{}/allOf has {} schemas: write them as one", at, value["allOf"].size()));
     QUIRE_TRY_STATUS(combining(value, at));
+    QUIRE_TRY_STATUS(multiple(value, at));
     if (value.contains("$ref")) {
       const Json& target = value["$ref"];
       if (!target.is_string() || !(target == "#" || target.get_ref<const std::string&>().starts_with("#/")))
@@ -103,6 +132,32 @@ class Check {
     return {};
   }
 
+  static Status untyped(const Json& value, const std::string& at) {
+    if (has_any(value, std::array<std::string_view, 3>{"type", "enum", "const"})) return {};
+    for (const Untyped& kind : kUntyped) {
+      if (has_any(value, kind.imply)) continue;
+      for (const std::string_view keyword : kind.rules) {
+        if (value.contains(keyword))
+          return bad_input(
+              fmt::format("{}/{}: an answer is held to it only beside a type: name it", at, keyword));
+      }
+    }
+    return {};
+  }
+
+  // Beside bounds, of other numbers and by large ones it would be dropped without a word.
+  static Status multiple(const Json& value, const std::string& at) {
+    if (!value.contains("multipleOf") || has_any(value, std::array<std::string_view, 2>{"enum", "const"}))
+      return {};
+    const Json& of = value["multipleOf"];
+    if (!value.contains("type") || value["type"] != "integer" || !of.is_number_integer() || of < 1 ||
+        of > kMultipleMax || has_any(value, kBounds))
+      return bad_input(fmt::format(
+          "{}/multipleOf: an answer is held to it only with type integer, 1 to {}, and no bounds beside it",
+          at, kMultipleMax));
+    return {};
+  }
+
   static Status counts(const Json& value, const std::string& at) {
     for (const std::string_view keyword : kCounts) {
       if (!value.contains(keyword)) continue;
@@ -117,7 +172,7 @@ class Check {
     for (const std::string_view one :
          {"items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames"}) {
       if (value.contains(one) && !value[one].is_array())
-        QUIRE_TRY_STATUS(schema(value[one], fmt::format("{}/{}", at, one)));
+        QUIRE_TRY_STATUS(schema(value[one], fmt::format("{}/{}", at, one), one == "propertyNames"));
     }
     for (const std::string_view list : {"items", "prefixItems", "anyOf", "oneOf", "allOf"}) {
       if (!value.contains(list) || !value[list].is_array()) continue;

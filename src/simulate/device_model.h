@@ -1,8 +1,7 @@
 // DeviceModel: how long a step takes, from what its plan holds.
 //
 //   rows     a curve: what a step of so many rows takes, decode rows and prompt tokens alike: its launches,
-//   the
-//            weights read once, its products. Linear between the points that were measured.
+//            the weights read once, its products. Linear between the points that were measured.
 //   logit_s  per row whose logits are wanted: every decode row, and the last token of a prompt
 //   key_s    per key that a decode row reads
 //   pair_s   per (query, key) pair of a prompt chunk: the quadratic part of attention

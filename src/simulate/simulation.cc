@@ -56,8 +56,7 @@ Error too_few_tokens(const SimulationConfig& config) {
   }
   return bad_input(fmt::format(
       "a KV cache of {} tokens is too small for pages of {} tokens, {} KV groups and chunks of {} tokens: "
-      "use "
-      "--kv-tokens {} or more",
+      "use --kv-tokens {} or more",
       config.kv_tokens, config.page_tokens, config.groups.size(), config.scheduler.chunk_tokens, high));
 }
 

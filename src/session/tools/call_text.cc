@@ -10,8 +10,6 @@ namespace {
 constexpr std::size_t kDepthMax = 64;
 constexpr std::size_t kNameBytesMax = 1024;
 
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
 bool is_scalar(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '+' ||
          c == '.';
@@ -20,6 +18,8 @@ bool is_scalar(char c) {
 bool is_arguments(std::string_view key) { return key == "arguments" || key == "parameters"; }
 
 }  // namespace
+
+bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
 ValueScanner::Step ValueScanner::first(char c) {
   begun_ = true;
@@ -65,21 +65,21 @@ std::string CallObject::take_arguments() { return std::exchange(arguments_, {});
 CallObject::Step CallObject::feed(char c) {
   switch (at_) {
     case At::begin:
-      if (is_space(c)) return Step::more;
+      if (is_blank(c)) return Step::more;
       at_ = At::key;
       return c == '{' ? Step::more : Step::bad;
     case At::key:
     case At::in_key:
       return on_key(c);
     case At::colon:
-      if (is_space(c)) return Step::more;
+      if (is_blank(c)) return Step::more;
       at_ = At::value;
       return c == ':' ? Step::more : Step::bad;
     case At::value:
     case At::in_value:
       return on_value(c);
     case At::comma:
-      if (is_space(c)) return Step::more;
+      if (is_blank(c)) return Step::more;
       at_ = c == '}' ? At::end : At::key;
       return c == '}' ? Step::done : c == ',' ? Step::more : Step::bad;
     case At::end:
@@ -100,7 +100,7 @@ CallObject::Step CallObject::on_key(char c) {
     const bool again = (key_ == "name" && named_) || (is_arguments(key_) && begun_);
     return again || (strict_ && !known) ? Step::bad : Step::more;
   }
-  if (is_space(c)) return Step::more;
+  if (is_blank(c)) return Step::more;
   if (c == '}' && first_key_) {
     at_ = At::end;
     return Step::done;
@@ -113,7 +113,7 @@ CallObject::Step CallObject::on_key(char c) {
 
 CallObject::Step CallObject::on_value(char c) {
   if (at_ == At::value) {
-    if (is_space(c)) return Step::more;
+    if (is_blank(c)) return Step::more;
     at_ = At::in_value;
     scanner_ = ValueScanner();
     value_.clear();

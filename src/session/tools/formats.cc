@@ -114,7 +114,7 @@ class Llama final : public ParserBase {
     if (calls() > 0) raw_.clear();
     give_back();
     at_ = calls() > 0 ? At::behind : At::text;
-    return calls() > 0 ? true : false;
+    return calls() > 0;
   }
 
   At at_ = At::begin;
@@ -186,20 +186,16 @@ class Mistral final : public ParserBase {
   bool between(char c) {
     if (!announced_) raw_ += c;
     if (is_blank(c) || (c == ',' && at_ == At::behind)) return true;
-    if (c == '{') {
-      if (!announced_) raw_.pop_back();
-      at_ = At::call;
-      if (announced_) raw_.clear();
-      begin_object(/*strict=*/false);
-      return false;
-    }
     if (c == ']' && at_ == At::behind) {
       at_ = At::text;
       announced_ = dropping_ = false;
       return true;
     }
     if (!announced_) raw_.pop_back();
-    return fail();
+    if (c != '{') return fail();
+    at_ = At::call;
+    begin_object(/*strict=*/false);
+    return false;
   }
 
   bool call(char c) {

@@ -5,8 +5,6 @@
 
 namespace quire::session {
 
-bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
 void ParserBase::push(std::string_view text, std::vector<ToolEvent>& events) {
   events_ = &events;
   for (const char c : text) {

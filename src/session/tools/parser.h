@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quire/tools.h"
@@ -59,7 +60,5 @@ class ParserBase : public ToolParser {
   std::string space_;
   std::int32_t calls_ = 0;
 };
-
-bool is_blank(char c);
 
 }  // namespace quire::session
