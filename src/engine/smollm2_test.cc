@@ -10,8 +10,7 @@ namespace {
 
 constexpr std::int64_t kKvBytes = 30 * 2 * 3 * 64 * 2;  // per token: layers, K and V, heads, dims, bf16
 
-// The least that retracts, evicts and hits as much as is asked for, where everything takes some ten times as
-// long.
+// The least that retracts, evicts and hits as much as is asked for, where all takes several times as long.
 #ifdef QUIRE_SANITIZED
 constexpr std::uint64_t kRequests = 4;
 #else
