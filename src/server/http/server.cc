@@ -274,6 +274,8 @@ void HttpServerImpl::stop() {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpServerOptions& options,
                                                        const Router& router) {
+  if (std::find(options.api_keys.begin(), options.api_keys.end(), "") != options.api_keys.end())
+    return bad_input("an API key is empty: it would let everybody in; leave it out or name one");
   QUIRE_TRY(connections, allowed_connections(options.connections));
   HttpServerOptions possible = options;
   possible.connections = connections;

@@ -44,7 +44,7 @@ struct HttpServerOptions {
   std::chrono::milliseconds body_time{60'000};
   std::chrono::milliseconds idle_time{75'000};   // between requests
   std::chrono::milliseconds write_time{60'000};  // without the reader taking a byte
-  std::vector<std::string> api_keys;  // empty: no key needed. Authorization: Bearer KEY, or x-api-key
+  std::vector<std::string> api_keys;  // none: no key needed. Authorization: Bearer KEY, or x-api-key
   std::string cors_origin;            // Access-Control-Allow-Origin: one origin, or "*"; empty: no CORS
   std::function<void(const HttpAccess&)> on_answer;  // on the I/O thread; may be null
 };

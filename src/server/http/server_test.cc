@@ -113,6 +113,11 @@ TEST_F(HttpServerTest, ContinueIsSaidBeforeTheBody) {
   EXPECT_TRUE(one.ended());  // its body may come or not: the connection cannot go on
 }
 
+TEST_F(HttpServerTest, AnEmptyKeyIsRefused) {
+  options_.api_keys = {"secret", ""};
+  EXPECT_EQ(HttpServer::listen(options_, router_).error().code, Code::bad_input);
+}
+
 TEST_F(HttpServerTest, KeysAndOrigins) {
   options_.api_keys = {"secret"};
   options_.cors_origin = "https://page";
