@@ -218,6 +218,9 @@ void Exchange::give_up_if_behind() {
   closed_ = true;
   too_slow_ = true;
   out_ = {};
+  // What the connection was told before, it may have looked at while there was only more to write: without
+  // this it would sleep in its write until the write's own time is up.
+  told_ = false;
 }
 
 void Exchange::finish() {
@@ -250,8 +253,7 @@ void Exchange::on_close(std::function<void()> callback) {
   callback_ = std::move(callback);
 }
 
-// ---- Exchange: the connection's side
-// -----------------------------------------------------------------------
+// ---- Exchange: the connection's side ---------------------------------------------------------------------
 
 Exchange::Taken Exchange::take() {
   const std::lock_guard lock(mutex_);

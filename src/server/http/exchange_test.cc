@@ -153,6 +153,22 @@ TEST_F(ExchangeTest, OneWakeUpForManyWrites) {
   EXPECT_EQ(wakes_, 2);
 }
 
+// A connection that waits for its write to move looks up only when it is told. It was told of the first
+// write already, saw only that there is more to write, and must hear that the reader is given up.
+TEST_F(ExchangeTest, GivingUpWakesAConnectionThatKnowsOfMoreToWrite) {
+  open({.stream_buffer = 1000});
+  responder_->start_stream(200, "text/plain", {});
+  outbox_->take();
+  exchange_->take();  // its write is on its way from here on
+  responder_->write("x");
+  EXPECT_EQ(outbox_->take().connections.size(), 1U);
+  responder_->write("x");
+  EXPECT_TRUE(outbox_->take().connections.empty());
+  responder_->write(std::string(2000, 'x'));
+  ASSERT_TRUE(responder_->closed());
+  EXPECT_EQ(outbox_->take().connections.size(), 1U);
+}
+
 // A handler on one thread, a connection on another, that leaves somewhere: nothing is lost before, nothing
 // hangs.
 TEST_F(ExchangeTest, ThreadsMeet) {
