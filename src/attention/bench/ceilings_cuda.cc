@@ -1,8 +1,8 @@
 // The ceilings of a CUDA device. Times are the host's, around work long enough that a launch does not show.
 #include <algorithm>
 
-#include "attention/backends/cuda/ceilings.h"
 #include "attention/bench/ceilings.h"
+#include "platform/cuda/ceilings.h"
 
 namespace quire::attention::bench {
 namespace {
@@ -12,7 +12,10 @@ constexpr std::int64_t kBlock = 1 << 20;
 class CudaMeter final : public CeilingMeter {
  public:
   CudaMeter(platform::Device& device, platform::Stream& stream, const Options& options)
-      : device_(device), stream_(stream), options_(options), cache_bytes_(cuda::cache_bytes(stream)) {
+      : device_(device),
+        stream_(stream),
+        options_(options),
+        cache_bytes_(platform::cuda::cache_bytes(stream)) {
     const std::int64_t wanted = options.rotation_bytes > 0 ? options.rotation_bytes : 16 * cache_bytes_;
     bytes_ = (wanted + 2 * kBlock - 1) / (2 * kBlock) * (2 * kBlock);
   }
@@ -21,7 +24,7 @@ class CudaMeter final : public CeilingMeter {
     QUIRE_TRY(buffer, device_.allocate(bytes_, "bench"));
     buffer_ = std::move(buffer);
     for (const DType type : {DType::bf16, DType::fp8_e4m3}) {
-      auto product = cuda::make_product(type, device_, stream_);
+      auto product = platform::cuda::make_product(type, device_, stream_);
       // An older GPU has no fp8 units; without bf16 there is nothing to compare attention with.
       if (!product.ok() && type == DType::bf16) return product.error();
       if (product.ok()) products_.push_back({std::string(to_string(type)), std::move(*product), {}});
@@ -34,7 +37,8 @@ class CudaMeter final : public CeilingMeter {
   double read() override {
     const double speed = rate(options_.round_seconds, [&] {
       constexpr int kPasses = 8;
-      for (int i = 0; i < kPasses; ++i) cuda::read_all(buffer_->data(), bytes_, buffer_->data(), stream_);
+      for (int i = 0; i < kPasses; ++i)
+        platform::cuda::read_all(buffer_->data(), bytes_, buffer_->data(), stream_);
       stream_.synchronize();
       return kPasses * static_cast<double>(bytes_);
     });
@@ -71,13 +75,13 @@ class CudaMeter final : public CeilingMeter {
     std::vector<double> single;
     for (int i = 0; i < kCount; ++i) {
       const double start = now_seconds();
-      cuda::launch_empty(stream_);
+      platform::cuda::launch_empty(stream_);
       stream_.synchronize();
       single.push_back((now_seconds() - start) * 1e6);
     }
     launch_.push_back(median(single));
     stream_.begin_capture();
-    for (int i = 0; i < kCount; ++i) cuda::launch_empty(stream_);
+    for (int i = 0; i < kCount; ++i) platform::cuda::launch_empty(stream_);
     const std::unique_ptr<platform::Graph> graph = stream_.end_capture();
     stream_.launch(*graph);
     stream_.synchronize();
@@ -105,7 +109,7 @@ class CudaMeter final : public CeilingMeter {
  private:
   struct Measured {
     std::string type;
-    std::unique_ptr<cuda::Product> product;
+    std::unique_ptr<platform::cuda::Product> product;
     std::vector<double> rates;
   };
   platform::Device& device_;

@@ -18,6 +18,20 @@ static_assert(static_cast<int>(MaskKind::causal) == 0 && static_cast<int>(MaskKi
 static_assert(static_cast<int>(KvScaleKind::tensor) == 1 && static_cast<int>(KvScaleKind::layer_head) == 2 &&
               static_cast<int>(KvScaleKind::token_head) == 3);
 
+// The kernel for rows of q in T. Head dims are rounded up to those compiled.
+template <class T>
+Kernel kernel_for(const Problem& problem, Form form) {
+  const bool fp8 = problem.kv.k_type == DType::fp8_e4m3;
+  const std::int32_t qk_dim = problem.qk_dim;
+  const std::int32_t v_dim = problem.v_dim;
+  if (qk_dim <= 64 && v_dim <= 64) return kernels_64<T>(form, fp8);
+  if (qk_dim <= 128 && v_dim <= 128) return kernels_128<T>(form, fp8);
+  if (qk_dim <= 192 && v_dim <= 128) return kernels_192<T>(form, fp8);
+  if (qk_dim == 576 && v_dim == 512) return kernels_latent<T>(form, fp8);
+  QUIRE_CHECK(qk_dim <= 256 && v_dim <= 256, "head dims {}/{} are compiled for none", qk_dim, v_dim);
+  return kernels_256<T>(form, fp8);
+}
+
 // Blocks that one SM holds at once, with the kernel's shared memory allowed.
 std::int32_t blocks_per_sm(const Kernel& kernel) {
   QUIRE_CUDA_CHECK(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -37,11 +51,10 @@ Geometry make_geometry(const Problem& problem, platform::Device& device) {
   g.ratio = problem.q_heads / problem.kv_heads;
   g.qk_dim = problem.qk_dim;
   g.v_dim = problem.v_dim;
-  const Element element = problem.q_type == DType::bf16 ? Element::bf16 : Element::f16;
-  const bool fp8 = problem.kv.k_type == DType::fp8_e4m3;
   const auto make = [&](Form form) {
     Launch launch;
-    launch.kernel = find_kernel(form, element, fp8, problem.qk_dim, problem.v_dim);
+    launch.kernel =
+        problem.q_type == DType::bf16 ? kernel_for<Bf16>(problem, form) : kernel_for<F16>(problem, form);
     launch.parts = blocks_per_sm(launch.kernel) * device.info().cores;
     return launch;
   };

@@ -1,5 +1,5 @@
-// How a pair of head dims is compiled: the tiles and stages of each form, and the table that attend_*.cu
-// fill. Budgets are those of Hopper: 227 KB of shared memory a block. The boxes name no GPU that has less.
+// How a pair of head dims is compiled: the tiles and stages of each form, among which attend_*.cu choose.
+// Budgets are those of Hopper: 227 KB of shared memory a block. The boxes name no GPU that has less.
 #pragma once
 
 #include "attention/backends/cuda/launch.h"
@@ -47,17 +47,5 @@ Kernel pick(Form form) {
   if (form == Form::few) return narrow_kernel_of<Few>();
   return form == Form::narrow ? narrow_kernel_of<Narrow>() : wide_kernel_of<Wide>();
 }
-
-// Each in a file of its own.
-template <class T>
-Kernel kernels_64(Form form, bool fp8);
-template <class T>
-Kernel kernels_128(Form form, bool fp8);
-template <class T>
-Kernel kernels_192(Form form, bool fp8);  // 192/128
-template <class T>
-Kernel kernels_256(Form form, bool fp8);
-template <class T>
-Kernel kernels_latent(Form form, bool fp8);  // 576/512, one form for all
 
 }  // namespace quire::attention::cuda

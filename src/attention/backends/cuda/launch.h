@@ -45,13 +45,23 @@ struct Kernel {
   const void* function = nullptr;
 };
 
-enum class Element : std::uint8_t { bf16, f16 };
 // 8 or 16 rows a unit, warps share the keys / many rows, each warp its own.
 enum class Form : std::uint8_t { few, narrow, wide };
 
-// The kernel for rows of q of `element`, KV of the same type or e4m3. Head dims are rounded up to those
-// compiled.
-Kernel find_kernel(Form form, Element element, bool fp8, std::int32_t qk_dim, std::int32_t v_dim);
+// The kernels of one pair of head dims, compiled in attend_*.cu; smaller dims are padded to them. T is the
+// type of q, and of K and V unless they are e4m3.
+struct Bf16;
+struct F16;
+template <class T>
+Kernel kernels_64(Form form, bool fp8);
+template <class T>
+Kernel kernels_128(Form form, bool fp8);
+template <class T>
+Kernel kernels_192(Form form, bool fp8);  // 192/128
+template <class T>
+Kernel kernels_256(Form form, bool fp8);
+template <class T>
+Kernel kernels_latent(Form form, bool fp8);  // 576/512, one kernel for all forms
 
 struct JoinParams {
   int parts = 0;

@@ -8,21 +8,21 @@
 #include "base/result.h"
 #include "platform/platform.h"
 
-namespace quire::attention::cuda {
+namespace quire::platform::cuda {
 
-std::int64_t cache_bytes(platform::Stream& stream);  // of the device's last-level cache
+std::int64_t cache_bytes(Stream& stream);  // of the device's last-level cache
 // Reads [data, data + bytes) once; `bytes` a multiple of 16. `sink`: 4 bytes that are never written.
-void read_all(const void* data, std::int64_t bytes, void* sink, platform::Stream& stream);
-void launch_empty(platform::Stream& stream);
+void read_all(const void* data, std::int64_t bytes, void* sink, Stream& stream);
+void launch_empty(Stream& stream);
 
 // A product of square matrices of random numbers: n^3 multiply-adds.
 class Product {
  public:
   virtual ~Product() = default;
-  virtual void run(platform::Stream& stream) = 0;
+  virtual void run(Stream& stream) = 0;
   virtual double flops() const = 0;
 };
 // `type`: bf16 or fp8_e4m3. A missing cuBLASLt is a Result that says where it was sought.
-Result<std::unique_ptr<Product>> make_product(DType type, platform::Device& device, platform::Stream& stream);
+Result<std::unique_ptr<Product>> make_product(DType type, Device& device, Stream& stream);
 
-}  // namespace quire::attention::cuda
+}  // namespace quire::platform::cuda

@@ -1,4 +1,4 @@
-#include "attention/backends/cuda/ceilings.h"
+#include "platform/cuda/ceilings.h"
 
 #include <cublasLt.h>
 
@@ -10,7 +10,7 @@
 #include "platform/cuda/library.h"
 #include "platform/cuda/stream.h"
 
-namespace quire::attention::cuda {
+namespace quire::platform::cuda {
 namespace {
 
 constexpr int kThreads = 512;
@@ -69,7 +69,7 @@ struct Blas {
 };
 
 Result<Blas> load_blas() {
-  QUIRE_TRY(library, platform::cuda::Library::open("libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR)));
+  QUIRE_TRY(library, Library::open("libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR)));
   Blas b;
   b.create = library.find<decltype(b.create)>("cublasLtCreate");
   b.destroy = library.find<decltype(b.destroy)>("cublasLtDestroy");
@@ -98,8 +98,7 @@ class BlasProduct final : public Product {
   static constexpr std::int64_t kSize = 8192;
   static constexpr std::int64_t kWorkspace = std::int64_t{32} << 20;
 
-  static Result<std::unique_ptr<Product>> make(DType type, platform::Device& device,
-                                               platform::Stream& stream) {
+  static Result<std::unique_ptr<Product>> make(DType type, Device& device, Stream& stream) {
     QUIRE_TRY(blas, load_blas());
     auto product = std::unique_ptr<BlasProduct>(new BlasProduct);
     product->blas_ = blas;
@@ -108,13 +107,13 @@ class BlasProduct final : public Product {
     QUIRE_TRY(b, device.allocate(kSize * kSize * bytes, "bench"));
     QUIRE_TRY(d, device.allocate(kSize * kSize * 2, "bench"));
     QUIRE_TRY(workspace, device.allocate(kWorkspace, "bench"));
-    const cudaStream_t native = platform::cuda::native(stream);
+    const cudaStream_t queue = native(stream);
     constexpr auto kBlocks = static_cast<unsigned>(kSize * kSize / kThreads);
     for (const auto* operand : {&a, &b}) {
       if (type == DType::bf16)
-        fill_bf16<<<kBlocks, kThreads, 0, native>>>((*operand)->as<std::uint16_t>(), kSize * kSize);
+        fill_bf16<<<kBlocks, kThreads, 0, queue>>>((*operand)->as<std::uint16_t>(), kSize * kSize);
       else
-        fill_e4m3<<<kBlocks, kThreads, 0, native>>>((*operand)->as<std::uint8_t>(), kSize * kSize);
+        fill_e4m3<<<kBlocks, kThreads, 0, queue>>>((*operand)->as<std::uint8_t>(), kSize * kSize);
       QUIRE_CUDA_CHECK(cudaGetLastError());
     }
     const cudaDataType_t in = type == DType::bf16 ? CUDA_R_16BF : CUDA_R_8F_E4M3;
@@ -145,12 +144,12 @@ class BlasProduct final : public Product {
     if (handle_ != nullptr) blas_.destroy(handle_);
   }
 
-  void run(platform::Stream& stream) override {
+  void run(Stream& stream) override {
     const float one = 1.0f, zero = 0.0f;
     const cublasStatus_t status =
         blas_.matmul(handle_, desc_, &one, buffers_[0]->data(), in_, buffers_[1]->data(), in_, &zero,
                      buffers_[2]->data(), out_, buffers_[2]->data(), out_, &algo_, buffers_[3]->data(),
-                     static_cast<std::size_t>(kWorkspace), platform::cuda::native(stream));
+                     static_cast<std::size_t>(kWorkspace), native(stream));
     QUIRE_CHECK(status == CUBLAS_STATUS_SUCCESS, "cublasLtMatmul gave status {}", static_cast<int>(status));
   }
   double flops() const override { return 2.0 * kSize * kSize * kSize; }
@@ -163,34 +162,33 @@ class BlasProduct final : public Product {
   cublasLtMatrixLayout_t in_ = nullptr;
   cublasLtMatrixLayout_t out_ = nullptr;
   cublasLtMatmulAlgo_t algo_{};
-  std::vector<std::unique_ptr<platform::Buffer>> buffers_;  // A, B, D, workspace
+  std::vector<std::unique_ptr<Buffer>> buffers_;  // A, B, D, workspace
 };
 
 }  // namespace
 
-std::int64_t cache_bytes(platform::Stream& stream) {
-  platform::cuda::native(stream);  // makes its device current
+std::int64_t cache_bytes(Stream& stream) {
+  native(stream);  // makes its device current
   int device = 0, bytes = 0;
   QUIRE_CUDA_CHECK(cudaGetDevice(&device));
   QUIRE_CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device));
   return bytes;
 }
 
-void read_all(const void* data, std::int64_t bytes, void* sink, platform::Stream& stream) {
+void read_all(const void* data, std::int64_t bytes, void* sink, Stream& stream) {
   constexpr unsigned kBlocks = 132 * 4 * 4;
-  read_kernel<<<kBlocks, kThreads, 0, platform::cuda::native(stream)>>>(
-      static_cast<const uint4*>(data), bytes / 16, static_cast<unsigned*>(sink));
+  read_kernel<<<kBlocks, kThreads, 0, native(stream)>>>(static_cast<const uint4*>(data), bytes / 16,
+                                                        static_cast<unsigned*>(sink));
   QUIRE_CUDA_CHECK(cudaGetLastError());
 }
 
-void launch_empty(platform::Stream& stream) {
-  empty_kernel<<<1, 32, 0, platform::cuda::native(stream)>>>();
+void launch_empty(Stream& stream) {
+  empty_kernel<<<1, 32, 0, native(stream)>>>();
   QUIRE_CUDA_CHECK(cudaGetLastError());
 }
 
-Result<std::unique_ptr<Product>> make_product(DType type, platform::Device& device,
-                                              platform::Stream& stream) {
+Result<std::unique_ptr<Product>> make_product(DType type, Device& device, Stream& stream) {
   return BlasProduct::make(type, device, stream);
 }
 
-}  // namespace quire::attention::cuda
+}  // namespace quire::platform::cuda
