@@ -253,4 +253,13 @@ __device__ __forceinline__ void for_each_piece(const RunParams& p, std::int64_t 
   }
 }
 
+// The whole of a kernel: an Attend computes this block's part, piece by piece.
+template <class C, class Attend>
+__device__ __forceinline__ void attend_part(const RunParams& p) {
+  extern __shared__ __align__(128) char shared[];
+  clear_idle_rows(p);
+  Piece& piece = *reinterpret_cast<Piece*>(shared + C::kPieceAt);
+  for_each_piece(p, blockIdx.x, C::kTileRows, piece, [&] { Attend(p, shared).run_piece(piece, blockIdx.x); });
+}
+
 }  // namespace quire::attention::cuda

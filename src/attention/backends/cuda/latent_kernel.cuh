@@ -501,11 +501,7 @@ struct LatentAttend {
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) attend_latent(const __grid_constant__ RunParams p) {
-  extern __shared__ __align__(128) char shared[];
-  clear_idle_rows(p);
-  Piece& piece = *reinterpret_cast<Piece*>(shared + C::kPieceAt);
-  for_each_piece(p, blockIdx.x, C::kTileRows, piece,
-                 [&] { LatentAttend<C>(p, shared).run_piece(piece, blockIdx.x); });
+  attend_part<C, LatentAttend<C>>(p);
 }
 
 }  // namespace quire::attention::cuda

@@ -267,7 +267,7 @@ struct NarrowAttend {
   // The warps' sums become one, in the order of the warps.
   __device__ void finish(const Piece& piece, std::int64_t part, State& state) const {
     auto* warp_stats = reinterpret_cast<RowStat*>(stages.shared + C::kWarpStatsAt);
-    auto* stats = reinterpret_cast<RowStat*>(stages.shared + C::kStatsAt);
+    RowStat* stats = stages.stats();
     auto* sums = reinterpret_cast<float*>(stages.shared + C::kStagesAt);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b)
@@ -300,24 +300,22 @@ struct NarrowAttend {
       stats[row] = all;
     }
     __syncthreads();
-    finish_piece<T>(stages.p, piece, part, C::kTileRows, C::kV, stats,
-                    reinterpret_cast<float*>(stages.shared + C::kFactorsAt),
-                    reinterpret_cast<std::int32_t*>(stages.shared + C::kLastAt), [&](auto&& emit) {
-                      for (int i = thread; i < piece.rows * (C::kV / 2); i += C::kThreads) {
-                        const int row = i / (C::kV / 2);
-                        const int dim = i % (C::kV / 2) * 2;
-                        float2 sum{0, 0};
+    stages.finish(piece, part, [&](auto&& emit) {
+      for (int i = thread; i < piece.rows * (C::kV / 2); i += C::kThreads) {
+        const int row = i / (C::kV / 2);
+        const int dim = i % (C::kV / 2) * 2;
+        float2 sum{0, 0};
 #pragma unroll
-                        for (int w = 0; w < C::kWarps; ++w) {
-                          const float weight = warp_stats[w * C::kTileRows + row].x;
-                          const float2 x = *reinterpret_cast<const float2*>(
-                              sums + (w * C::kTileRows + row) * C::kSumStride + dim);
-                          sum.x += weight * x.x;
-                          sum.y += weight * x.y;
-                        }
-                        emit(row, dim, sum.x, sum.y);
-                      }
-                    });
+        for (int w = 0; w < C::kWarps; ++w) {
+          const float weight = warp_stats[w * C::kTileRows + row].x;
+          const float2 x =
+              *reinterpret_cast<const float2*>(sums + (w * C::kTileRows + row) * C::kSumStride + dim);
+          sum.x += weight * x.x;
+          sum.y += weight * x.y;
+        }
+        emit(row, dim, sum.x, sum.y);
+      }
+    });
   }
 
   // With scales per token the sums are relative to a value of their own: bring them to that of the totals.
@@ -353,9 +351,7 @@ struct NarrowAttend {
       }
 
     for (int tile = 0; tile < piece.tiles; ++tile) {
-      copy_wait<C::kStages - 2>();
-      __syncthreads();  // tile is here, and nobody reads the stage of tile - 1 any more
-      stages.fetch(piece, per_token(), tile + C::kStages - 1);
+      stages.advance(piece, per_token(), tile);
       look_ahead.step(piece, tile);
       const std::int32_t tile_key = (piece.first_tile + tile) * kTileKeys;
       Scores s;
@@ -376,11 +372,7 @@ struct NarrowAttend {
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     attend_narrow(const __grid_constant__ RunParams p) {
-  extern __shared__ __align__(128) char shared[];
-  clear_idle_rows(p);
-  Piece& piece = *reinterpret_cast<Piece*>(shared + C::kPieceAt);
-  for_each_piece(p, blockIdx.x, C::kTileRows, piece,
-                 [&] { NarrowAttend<C>(p, shared).run_piece(piece, blockIdx.x); });
+  attend_part<C, NarrowAttend<C>>(p);
 }
 
 }  // namespace quire::attention::cuda

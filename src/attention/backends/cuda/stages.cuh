@@ -67,6 +67,24 @@ struct Stages {
     copy_commit();  // one group per tile, empty ones too, so that counting them stays simple
   }
 
+  // Every thread calls it: afterwards tile `tile` is here and tile + kStages - 1 on its way.
+  __device__ __forceinline__ void advance(const Piece& piece, bool per_token, int tile) const {
+    copy_wait<C::kStages - 2>();
+    __syncthreads();  // tile is here, and nobody reads the stage of tile - 1 any more
+    fetch(piece, per_token, tile + C::kStages - 1);
+  }
+
+  // Of the rows, at the end of a piece.
+  __device__ RowStat* stats() const { return reinterpret_cast<RowStat*>(shared + C::kStatsAt); }
+
+  // finish_piece() of these tiles; stats() are complete.
+  template <class Each>
+  __device__ __forceinline__ void finish(const Piece& piece, std::int64_t part, Each&& each) const {
+    finish_piece<typename C::T>(p, piece, part, C::kTileRows, C::kV, stats(),
+                                reinterpret_cast<float*>(shared + C::kFactorsAt),
+                                reinterpret_cast<std::int32_t*>(shared + C::kLastAt), each);
+  }
+
   // Rows of the unit, the first tiles' lookups and copies, and q. Q is there after the next __syncthreads().
   __device__ void start(const Piece& piece, bool per_token) const {
     const RowTable table = rows();

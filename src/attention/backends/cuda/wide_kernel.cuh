@@ -271,7 +271,7 @@ struct WideAttend {
   }
 
   __device__ void finish(const Piece& piece, std::int64_t part, State& state) const {
-    auto* stats = reinterpret_cast<RowStat*>(stages.shared + C::kStatsAt);
+    RowStat* stats = stages.stats();
 #pragma unroll
     for (int f = 0; f < C::kFragments; ++f)
 #pragma unroll
@@ -282,10 +282,7 @@ struct WideAttend {
         if (lane % 4 == 0) stats[row_of(f, half)] = stat_of(state.largest[f][half], total);
       }
     __syncthreads();
-    finish_piece<T>(stages.p, piece, part, C::kTileRows, C::kV, stats,
-                    reinterpret_cast<float*>(stages.shared + C::kFactorsAt),
-                    reinterpret_cast<std::int32_t*>(stages.shared + C::kLastAt),
-                    [&](auto&& emit) { each_sum(state, emit); });
+    stages.finish(piece, part, [&](auto&& emit) { each_sum(state, emit); });
   }
 
   __device__ void run_piece(const Piece& piece, std::int64_t part) const {
@@ -305,9 +302,7 @@ struct WideAttend {
         for (int b = 0; b < C::kV / 8; ++b) state.sums[f][b][half * 2] = state.sums[f][b][half * 2 + 1] = 0;
       }
     for (int tile = 0; tile < piece.tiles; ++tile) {
-      copy_wait<C::kStages - 2>();
-      __syncthreads();  // tile is here, and nobody reads the stage of tile - 1 any more
-      stages.fetch(piece, per_token, tile + C::kStages - 1);
+      stages.advance(piece, per_token, tile);
       look_ahead.step(piece, tile);
       const std::int32_t tile_key = (piece.first_tile + tile) * kTileKeys;
       Scores s;
@@ -329,11 +324,7 @@ struct WideAttend {
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     attend_wide(const __grid_constant__ RunParams p) {
-  extern __shared__ __align__(128) char shared[];
-  clear_idle_rows(p);
-  Piece& piece = *reinterpret_cast<Piece*>(shared + C::kPieceAt);
-  for_each_piece(p, blockIdx.x, C::kTileRows, piece,
-                 [&] { WideAttend<C>(p, shared).run_piece(piece, blockIdx.x); });
+  attend_part<C, WideAttend<C>>(p);
 }
 
 }  // namespace quire::attention::cuda
