@@ -210,6 +210,7 @@ void Connection::begin_request() {
   setup_.headers = cors_fields(hub_.options.cors_origin);
   access_ = HttpAccess{};
   access_.client = client_;
+  unknown_end_ = false;
 }
 
 // False: the connection ends.
@@ -307,7 +308,9 @@ net::awaitable<bool> Connection::read_head() {
   const Clock::time_point deadline = Clock::now() + hub_.options.head_time;
   while (true) {
     // RFC 9112, 2.2: empty lines before a request line are ignored.
-    while (in_.starts_with("\r\n")) in_.erase(0, 2);
+    std::size_t empty = 0;
+    while (in_.compare(empty, 2, "\r\n") == 0) empty += 2;
+    in_.erase(0, empty);
     error_code error = http::error::need_more;
     if (in_ != "\r") parse_more(error);
     if (parser_->is_header_done()) co_return true;
@@ -321,8 +324,14 @@ net::awaitable<bool> Connection::read_head() {
 // What the head alone says is not spoken here.
 bool Connection::early_refusal() {
   const auto& message = parser_->get();
-  if (message.find(http::field::transfer_encoding) != message.end() && !parser_->chunked())
+  const auto transfer = message.find(http::field::transfer_encoding);
+  if (transfer != message.end() && lower({transfer->value().data(), transfer->value().size()}) != "chunked") {
+    unknown_end_ = true;
     return !refuse_with(error_answer(501, "of transfer encodings only chunked is spoken here", ""));
+  }
+  const auto encoding = message.find(http::field::content_encoding);
+  if (encoding != message.end() && lower({encoding->value().data(), encoding->value().size()}) != "identity")
+    return !refuse_with(error_answer(415, "a body is read as it stands: leave Content-Encoding out", ""));
   const auto expect = message.find(http::field::expect);
   if (expect != message.end() && lower({expect->value().data(), expect->value().size()}) != "100-continue")
     return !refuse_with(error_answer(417, "of expectations only 100-continue is known here", ""));
@@ -359,6 +368,13 @@ net::awaitable<bool> Connection::read_body() {
     if (!account_body()) co_return false;
     if (!error) continue;
     if (error != http::error::need_more) co_return refuse_with(parse_error(error, hub_.options));
+    // Bytes of the body itself were all taken.
+    if (in_.size() >= hub_.options.head_bytes)
+      co_return refuse_with(
+          error_answer(431,
+                       fmt::format("a chunk's extension or the trailer of the body is over {} bytes",
+                                   hub_.options.head_bytes),
+                       ""));
     const Got got = co_await more(deadline);
     if (got == Got::gone) co_return false;
     if (got == Got::nothing_in_time) co_return refuse_with(late("body", hub_.options.body_time));
@@ -382,7 +398,7 @@ void Connection::release_body() {
 
 // Answers by itself. The connection goes on only when all of the request was read: its rest is no request.
 net::awaitable<bool> Connection::refuse() {
-  const bool whole = parser_->is_done();
+  const bool whole = parser_->is_done() && !unknown_end_;
   setup_.keep_alive = setup_.keep_alive && whole;
   linger_ = !whole;
   release_body();

@@ -114,8 +114,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::optional<Parser> parser_;
   HttpRequest request_;
-  Exchange::Setup setup_;  // of its answer
-  HttpAnswer refusal_;     // status 0: none
+  Exchange::Setup setup_;     // of its answer
+  HttpAnswer refusal_;        // status 0: none
+  bool unknown_end_ = false;  // of the request: what follows its head may be its body
   HttpAccess access_;
   Router::Match match_;
   Clock::time_point waiting_since_;
