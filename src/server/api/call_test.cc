@@ -55,6 +55,14 @@ TEST(CompletionCall, PromptsInAllForms) {
   }
 }
 
+TEST(CompletionCall, TooManyAnswersAreRefusedWithTheirNumbers) {
+  std::string body = R"({"n":128,"prompt":["a")";
+  for (int i = 1; i < 9; ++i) body += R"(,"a")";
+  const ApiError problem = wrong(read_completion, (body + "]}").c_str());
+  EXPECT_EQ(problem.param, "n");
+  EXPECT_EQ(problem.message, "9 prompts with 'n' 128 are 1152 answers: at most 1024");
+}
+
 TEST(CompletionCall, EchoAndLogprobs) {
   Call call = fine(read_completion, R"({"prompt":"a","echo":true,"logprobs":2,"max_tokens":0})");
   EXPECT_TRUE(call.prompts[0].score);
@@ -108,6 +116,8 @@ TEST(CompletionCall, SamplingAndDefaults) {
   for (const auto& [body, param] :
        {std::pair{R"({"prompt":"a","logit_bias":{"x":1}})", "logit_bias.x"},
         {R"({"prompt":"a","logit_bias":{"1":101}})", "logit_bias.1"},
+        {R"({"prompt":"a","logit_bias":{"01":1}})", "logit_bias.01"},
+        {R"({"prompt":"a","logit_bias":{"-0":1}})", "logit_bias.-0"},
         {R"({"prompt":"a","logit_bias":{"99999999999":1}})", "logit_bias.99999999999"},
         {R"({"prompt":"a","stop":["a",""]})", "stop[1]"},
         {R"({"prompt":"a","stop":[1]})", "stop[0]"},

@@ -84,9 +84,8 @@ Problem check_lengths(const CompletionFields& completion, const Call& call) {
   if (completion.max_tokens == 0 && !call.echo)
     return invalid_value("max_tokens", "'max_tokens' is 0 without 'echo': give at least 1");
   if (call.size() > kRequestsMax)
-    return invalid_value(
-        "n", fmt::format("{} prompts with 'n' {} are {} answers: at most {}", completion.prompts.size(),
-                         call.choices, call.size(), kRequestsMax));
+    return invalid_value("n", fmt::format("{} prompts with 'n' {} are {} answers: at most {}",
+                                          call.prompts.size(), call.choices, call.size(), kRequestsMax));
   return {};
 }
 

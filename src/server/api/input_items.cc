@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "server/api/fields.h"
 #include "server/api/limits.h"
@@ -31,12 +32,14 @@ Problem read_item_call(const Json& value, const std::string& path, Json* message
   reader.text({"name", "the function's name", true}, kNameBytesMax, &name);
   reader.text({"arguments", "JSON as a string", true}, kTextBytesMax, &arguments);
   if (reader.problem()) return reader.problem();
+  Json given;
+  if (Problem problem = read_arguments(*arguments, path + ".arguments", &given)) return problem;
   if (messages->empty() || messages->back()["role"] != "assistant")
     messages->push_back({{"role", "assistant"}, {"content", ""}});
   messages->back()["tool_calls"].push_back(
       {{"id", *call_id},
        {"type", "function"},
-       {"function", {{"name", *name}, {"arguments", arguments_value(*arguments)}}}});
+       {"function", {{"name", *name}, {"arguments", std::move(given)}}}});
   return {};
 }
 

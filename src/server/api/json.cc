@@ -3,20 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 namespace quire::server::api {
 namespace {
 
-// Depth and number of values without building anything; of broken JSON both are upper bounds.
+// Without building anything; of broken JSON all are upper bounds.
 struct Extent {
   std::size_t depth = 0;
   std::size_t values = 1;
+  std::size_t members = 0;  // of the object that has most
 };
 
 Extent extent_of(std::string_view text) {
   Extent extent;
   std::size_t depth = 0;
+  std::array<std::size_t, kJsonDepthMax + 1> members{};  // of what is open, by its depth
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char c = text[at];
     if (c == '"') {
@@ -24,11 +27,14 @@ Extent extent_of(std::string_view text) {
         if (text[at] == '\\') ++at;
     } else if (c == '{' || c == '[') {
       extent.depth = std::max(extent.depth, ++depth);
+      if (depth <= kJsonDepthMax) members[depth] = 0;
       ++extent.values;
     } else if (c == '}' || c == ']') {
       if (depth > 0) --depth;
     } else if (c == ',') {
       ++extent.values;
+    } else if (c == ':' && depth <= kJsonDepthMax) {
+      extent.members = std::max(extent.members, ++members[depth]);
     }
   }
   return extent;
@@ -45,16 +51,22 @@ std::string plain(const char* what) {
 
 }  // namespace
 
+std::string too_much_json(std::string_view text) {
+  const Extent extent = extent_of(text);
+  if (extent.depth > kJsonDepthMax)
+    return fmt::format("is nested {} deep: at most {} is taken", extent.depth, kJsonDepthMax);
+  if (extent.values > kJsonValuesMax)
+    return fmt::format("holds {} values: at most {} are taken; send fewer at a time", extent.values,
+                       kJsonValuesMax);
+  if (extent.members > kJsonMembersMax)
+    return fmt::format("has an object of {} members: at most {} are taken", extent.members, kJsonMembersMax);
+  return "";
+}
+
 Problem parse_body(std::string_view body, Json* target) {
   if (body.empty()) return not_json("the body is empty: send a JSON object");
-  const Extent extent = extent_of(body);
-  if (extent.depth > kBodyDepthMax)
-    return not_json(
-        fmt::format("the body is nested {} deep: at most {} is taken", extent.depth, kBodyDepthMax));
-  if (extent.values > kBodyValuesMax)
-    return not_json(
-        fmt::format("the body holds {} values: at most {} are taken; send fewer prompts at a time",
-                    extent.values, kBodyValuesMax));
+  if (const std::string much = too_much_json(body); !much.empty())
+    return not_json(fmt::format("the body {}", much));
   try {
     *target = Json::parse(body);
   } catch (const Json::exception& error) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "server/api/fields.h"
 #include "server/api/limits.h"
@@ -34,9 +35,10 @@ Problem read_call(const Json& value, const std::string& path, Json* calls) {
                  return inner.problem();
                });
   if (reader.problem()) return reader.problem();
-  calls->push_back({{"id", *id},
-                    {"type", "function"},
-                    {"function", {{"name", *name}, {"arguments", arguments_value(*arguments)}}}});
+  Json given;
+  if (Problem problem = read_arguments(*arguments, path + ".function.arguments", &given)) return problem;
+  calls->push_back(
+      {{"id", *id}, {"type", "function"}, {"function", {{"name", *name}, {"arguments", std::move(given)}}}});
   return {};
 }
 
@@ -154,9 +156,15 @@ Problem read_content(const Json& value, const std::string& path, std::string_vie
   return {};
 }
 
-Json arguments_value(const std::string& text) {
+Problem read_arguments(const std::string& text, const std::string& path, Json* value) {
+  *value = text;
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos || text[begin] != '{') return {};
+  if (const std::string much = too_much_json(text); !much.empty())
+    return invalid_value(path, fmt::format("'{}' {}", path, much));
   Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return parsed.is_object() ? parsed : Json(text);
+  if (parsed.is_object()) *value = std::move(parsed);
+  return {};
 }
 
 Problem read_messages(const Json& value, const std::string& path, Json* messages) {

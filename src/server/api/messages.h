@@ -19,7 +19,8 @@ Problem read_messages(const Json& value, const std::string& path, Json* messages
 Problem read_content(const Json& value, const std::string& path, std::string_view kinds, std::string* text);
 
 // The arguments of a tool call as a template wants them: the object that the text is, or else the text.
-Json arguments_value(const std::string& text);
+// Refuses an object over the limits of json.h.
+Problem read_arguments(const std::string& text, const std::string& path, Json* value);
 
 // JSON schema of the array.
 extern const char* const kMessagesSchema;

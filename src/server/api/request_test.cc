@@ -1,5 +1,6 @@
 // What requests may hold, for every endpoint. The fields are taken from the schemas that the same code
 // writes, so a new field is met here without being named.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -195,8 +196,8 @@ TEST(Request, DepthAndNumberOfValuesAreBoundedBeforeAnythingIsBuilt) {
     text += "1";
     return text + std::string(depth, close) + "}";
   };
-  EXPECT_FALSE(read_text(kEndpoints[0], nested(kBodyDepthMax - 1, '[', ']')));
-  for (const std::size_t depth : {kBodyDepthMax, std::size_t{100'000}, std::size_t{5'000'000}}) {
+  EXPECT_FALSE(read_text(kEndpoints[0], nested(kJsonDepthMax - 1, '[', ']')));
+  for (const std::size_t depth : {kJsonDepthMax, std::size_t{100'000}, std::size_t{5'000'000}}) {
     for (const auto& [open, close] : {std::pair{'[', ']'}, std::pair{'{', '}'}}) {
       const Problem problem = read_text(kEndpoints[0], nested(depth, open, close));
       ASSERT_TRUE(problem) << depth;
@@ -206,10 +207,63 @@ TEST(Request, DepthAndNumberOfValuesAreBoundedBeforeAnythingIsBuilt) {
   // Brackets inside a text are text.
   EXPECT_FALSE(read_text(kEndpoints[0], R"({"prompt":")" + std::string(1000, '[') + R"(\"[[[["})"));
   std::string many = "{\"prompt\":[0";
-  for (std::size_t i = 0; i < kBodyValuesMax; ++i) many += ",0";
+  for (std::size_t i = 0; i < kJsonValuesMax; ++i) many += ",0";
   const Problem problem = read_text(kEndpoints[0], many + "]}");
   ASSERT_TRUE(problem);
   EXPECT_NE(problem->message.find("values"), std::string::npos);
+}
+
+// An object that keeps its order compares each name with all before it: a body of names alone would take
+// minutes.
+TEST(Request, MembersOfAnObjectAreBounded) {
+  const auto with = [](std::size_t members) {
+    std::string text = R"({"prompt":"a")";
+    for (std::size_t i = 1; i < members; ++i) text += fmt::format(R"(,"x{}":[{{"a":1}}])", i);
+    return text + "}";
+  };
+  EXPECT_FALSE(read_text(kEndpoints[0], with(kJsonMembersMax)));
+  for (const std::size_t members : {kJsonMembersMax + 1, std::size_t{300'000}}) {
+    const Problem problem = read_text(kEndpoints[0], with(members));
+    ASSERT_TRUE(problem) << members;
+    EXPECT_NE(problem->message.find("2048"), std::string::npos) << problem->message;
+  }
+  // Colons inside a text are text, and many objects are no large one.
+  std::string fine = R"({"prompt":"a","x":[{})";
+  for (std::size_t i = 0; i < kJsonMembersMax; ++i) fine += R"(,{"a":":::"})";
+  EXPECT_FALSE(read_text(kEndpoints[0], fine + "]}"));
+}
+
+// The arguments of a call are JSON in a string: the body's limits do not see them.
+TEST(Request, ArgumentsOfCallsAreBoundedAsTheBodyIs) {
+  const auto nested = [](std::size_t depth) {
+    std::string text;
+    for (std::size_t i = 0; i < depth; ++i) text += "{\"a\":";
+    return text + "1" + std::string(depth, '}');
+  };
+  const auto in_chat = [](const std::string& arguments) {
+    return Json{
+        {"messages",
+         {{{"role", "user"}, {"content", "a"}},
+          {{"role", "assistant"},
+           {"tool_calls", {{{"id", "1"}, {"function", {{"name", "f"}, {"arguments", arguments}}}}}}}}}};
+  };
+  const auto in_response = [](const std::string& arguments) {
+    return Json{
+        {"input", {{{"type", "function_call"}, {"call_id", "1"}, {"name", "f"}, {"arguments", arguments}}}}};
+  };
+  for (const std::string& fine : {nested(kJsonDepthMax), std::string("{"), std::string(100'000, '[')}) {
+    EXPECT_FALSE(read(kEndpoints[1], in_chat(fine))) << fine.substr(0, 20);
+    EXPECT_FALSE(read(kEndpoints[2], in_response(fine))) << fine.substr(0, 20);
+  }
+  for (const std::string& wrong : {nested(kJsonDepthMax + 1), " \n" + nested(1'000'000)}) {
+    const Problem chat = read(kEndpoints[1], in_chat(wrong));
+    ASSERT_TRUE(chat);
+    EXPECT_EQ(chat->param, "messages[1].tool_calls[0].function.arguments");
+    EXPECT_NE(chat->message.find("at most 64"), std::string::npos) << chat->message;
+    const Problem response = read(kEndpoints[2], in_response(wrong));
+    ASSERT_TRUE(response);
+    EXPECT_EQ(response->param, "input[0].arguments");
+  }
 }
 
 // Every prefix of a body, and bodies with random bytes changed, end in an answer or an error.
