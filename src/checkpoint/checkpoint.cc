@@ -56,7 +56,15 @@ std::string join(const std::vector<std::string>& names, std::size_t most = 5) {
 
 Error no_such_path(const std::string& path) {
   const fs::path parent = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
-  if (!exists(parent.string())) return bad_input(fmt::format("there is no {}", printable(path)));
+  if (!exists(parent.string())) {
+    // "meta-llama/Llama-3.1-8B": a name of a hub, which other programs would download.
+    const bool hub_name = std::count(path.begin(), path.end(), '/') == 1 && path.find('.') != 0;
+    return bad_input(fmt::format("there is no {}{}", printable(path),
+                                 hub_name
+                                     ? ": models are not downloaded, give the path of a Hugging Face folder "
+                                       "or a .gguf file"
+                                     : ""));
+  }
   const std::vector<std::string> names = list_folder(parent.string());
   const std::vector<std::string_view> views(names.begin(), names.end());
   const auto near = nearest(fs::path(path).filename().string(), views);

@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/environment.h"
 #include "cli/log.h"
+#include "cli/other_names.h"
 #include "cli/version.h"
 
 namespace quire::cli {
@@ -43,10 +44,12 @@ int report_parse_error(const CLI::ParseError& error, const CLI::App& app) {
     const std::string name = rest.empty() ? "" : rest.front().substr(0, rest.front().find('='));
     const std::vector<std::string> known = known_names(app);
     const std::vector<std::string_view> views(known.begin(), known.end());
-    message = fmt::format("unknown argument {}{}", name, did_you_mean(name, views));
+    const std::string here = name_here(name, views);
+    message = fmt::format("unknown argument {}{}", name,
+                          here.empty() ? did_you_mean(name, views) : fmt::format(" (here: {})", here));
   }
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && app.get_name() == "bench")
-    message = "bench what? give one of device, attention, step, scheduler, offline and serve";
+    message = "bench what? give one of device, attention, pages, step, scheduler, offline and serve";
   fmt::print(stderr, "quire: {}\n", message);
   return static_cast<int>(Code::bad_input);
 }
@@ -59,6 +62,7 @@ struct Common {
 
 void add_common(const Command& command, Common* common) {
   command.app->add_option("--config", common->config_file, "file of options, key = value")
+      ->type_name("FILE")
       ->group("Everywhere");
   add_log_settings(*command.settings, &common->log);
   command.settings->attach(*command.app);
