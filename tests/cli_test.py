@@ -223,6 +223,8 @@ class Json(unittest.TestCase):
         self.assertEqual(config["kv-dtype"], {"value": "f32", "origin": "environment"})
         self.assertEqual(config["threads"], {"value": "2", "origin": "flag"})
         self.assertEqual(config["device"]["origin"], "default")
+        self.assertEqual([config[name]["value"] for name in ("prefix-cache", "cache-eviction", "schedule", "record-steps")],
+                         ["on", "lru", "fcfs", "all"])
 
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
             file.write('log-level = "error"\nlog-format = "json"\n')
@@ -306,6 +308,17 @@ class Refusals(unittest.TestCase):
         self.refused(2, "fcfs", "run", model("llama"), "--schedule", "fcsf", "--ids", 1)
         self.refused(2, "lru", "run", model("llama"), "--cache-eviction", "lur", "--ids", 1)
         self.refused(2, "63", "run", model("llama"), "--prompts", self.file('{"ids": [1], "priority": 64}\n'))
+        self.refused(2, "downloaded.*Hugging Face folder", "run", "meta-llama/Llama-3.1-8B", "--ids", 1)
+        self.refused(2, "there is no ./nothing/here.gguf$", "run", "./nothing/here.gguf", "--ids", 1)
+
+    def test_flags_of_other_programs(self):
+        for theirs, ours in (("--max-model-len", "--max-context"), ("-c", "--max-context"), ("--max-num-seqs", "--max-running"),
+                             ("--gpu-memory-utilization=0.9", "--kv-memory"), ("--api-key", "--api-key-file"),
+                             ("-m", "the model without a flag")):
+            self.refused(2, rf"unknown argument {theirs.split('=')[0]} \(here: {ours}", "serve", model("llama"), theirs, "x")
+        self.refused(2, r"here: --temperature\)", "run", model("llama"), "--temp", 1, "--ids", 1)
+        # A command without the option here names what it has.
+        self.refused(2, "legal: ", "tokenize", model("llama"), "--ctx-size", 1)
 
     def test_prefixes_are_shared(self):
         shared = list(range(3, 93))

@@ -232,7 +232,7 @@ std::vector<Command> make_bench(CLI::App& root) {
              "sequences "
              "have N keys in common; prefix=N: and the row is told so); may repeat")
       .list("--page-sizes", &of_attention->page_sizes, "one or more page sizes: 1,16,64")
-      .text("--plot", &of_attention->plot, "write the figures as a chart to this file")
+      .file("--plot", &of_attention->plot, "write the figures as a chart to this file")
       .json(&of_attention->json);
   constexpr std::string_view kAttention[] = {"device", "threads", "page-size", "kv-dtype"};
   add_engine_settings(*of_attention->settings, &of_attention->options, kAttention);
@@ -245,7 +245,7 @@ std::vector<Command> make_bench(CLI::App& root) {
       .list("--chunk", &of_step->chunks,
             "time prompt chunks too: 64,256,512 tokens, behind contexts rounded to the largest")
       .number("--steps", &of_step->steps, 1, 4096, "steps measured; the median is reported")
-      .text("--plot", &of_step->plot, "write the figures as a chart to this file")
+      .file("--plot", &of_step->plot, "write the figures as a chart to this file")
       .json(&of_step->json);
   add_engine_settings(*of_step->settings, &of_step->options, &of_step->explain);
 

@@ -160,7 +160,7 @@ Command make_bench_pages(CLI::App& group) {
       .text("--shape", &flags->shape,
             "as of bench attention; default heads=32/8,dim=128,batch=16,ctx=8192,q=1")
       .text("--traffic", &flags->traffic, "as of simulate --synthetic; default mix:requests=300")
-      .text("--plot", &flags->plot, "write the figures as charts to this file")
+      .file("--plot", &flags->plot, "write the figures as charts to this file")
       .json(&flags->json);
   constexpr std::string_view kEngine[] = {"device", "threads", "kv-dtype"};
   add_engine_settings(*flags->settings, &flags->options, kEngine);

@@ -76,12 +76,11 @@ Command make_bench_serve(CLI::App& group) {
       "is not met");
   command.text("--url", &load.url, "the server")
       .text("--model", &load.wording.model, "its name for the model; else the first that it lists")
-      .text("--api-key-file", &flags->key_file, "its first line is sent as the API key")
+      .file("--api-key-file", &flags->key_file, "its first line is sent as the API key")
       .on("--chat", &load.wording.chat, "/v1/chat/completions instead of /v1/completions")
-      .text(
-          "--prompts", &flags->prompts,
-          "FILE with a JSON object a line: \"prompt\" or \"messages\", and any field of the API; else random "
-          "words")
+      .file("--prompts", &flags->prompts,
+            "a JSON object a line: \"prompt\" or \"messages\", and any field of the API; else random "
+            "words")
       .number("--requests", &load.requests, 0, kMost, "requests; 0: each line of --prompts once, or 64")
       .number("--clients", &load.clients, 1, 4096, "closed loop: requests under way at any time")
       .number("--rate", &load.rate, 0.0, 1e6, "open loop: so many requests a second, at random times")
@@ -96,8 +95,8 @@ Command make_bench_serve(CLI::App& group) {
       .number("--timeout", &load.timeout_s, 0.1, 1e6, "seconds for one request")
       .number("--ttft-p99", &flags->ttft_p99_ms, 0.0, 1e9, "limit in milliseconds: p99 of the first token")
       .number("--itl-p99", &flags->itl_p99_ms, 0.0, 1e9, "limit in milliseconds: p99 between tokens")
-      .text("--save", &flags->save, "FILE for the figures and every request, as JSON")
-      .text("--plot", &flags->plot, "FILE for a picture, as SVG")
+      .file("--save", &flags->save, "the figures and every request, as JSON")
+      .file("--plot", &flags->plot, "a picture, as SVG")
       .json(&flags->json);
   return {&command.app(), flags->settings, [flags] { return serve_load(*flags); }};
 }

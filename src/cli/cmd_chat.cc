@@ -92,6 +92,9 @@ Result<std::string> answer(const Chat& chat, Session& session, const std::vector
   return text;
 }
 
+constexpr std::string_view kCommands =
+    "commands: /reset, /save FILE, /quit; Ctrl-C stops an answer, Ctrl-D ends the chat";
+
 // False: leave the program.
 bool command(const std::string& line, const Chat& chat, std::vector<Message>* messages) {
   if (line == "/quit" || line == "/exit") return false;
@@ -104,7 +107,7 @@ bool command(const std::string& line, const Chat& chat, std::vector<Message>* me
     fmt::print("{}\n",
                status.ok() ? fmt::format("{} messages saved", messages->size()) : status.error().message);
   } else {
-    fmt::print("commands: /reset, /save FILE, /quit; Ctrl-C stops an answer\n");
+    fmt::print("{}\n", kCommands);
   }
   return true;
 }
@@ -119,6 +122,7 @@ Status run_chat(const Chat& chat) {
   std::vector<Message> probe = messages;
   probe.push_back({"user", "hello"});
   if (const Result<std::string> rendered = session->render(probe); !rendered.ok()) return rendered.error();
+  if (isatty(STDIN_FILENO) != 0) fmt::print(stderr, "{}\n", kCommands);
   while (const std::optional<std::string> line = read_input()) {
     if (line->empty()) continue;
     if (line->front() == '/') {

@@ -29,7 +29,8 @@ Status print_config(const Config& config) {
     return {};
   }
   for (const Setting& setting : config.settings->all()) {
-    fmt::print("{:<28} {:<20} {}\n", setting.name, setting.show(), to_string(setting.origin));
+    const std::string value = setting.show();
+    fmt::print("{:<28} {:<20} {}\n", setting.name, value.empty() ? "-" : value, to_string(setting.origin));
   }
   return {};
 }
@@ -38,7 +39,7 @@ Status print_config(const Config& config) {
 
 Command make_config(CLI::App& root) {
   auto config = std::make_shared<Config>();
-  Flags command(root, "config", "print the effective options and their origins");
+  Flags command(root, "config", "print the effective options of run, chat and score, and their origins");
   command.json(&config->json);
   add_engine_settings(*config->settings, &config->options, &config->explain);
   add_sampling_settings(*config->settings, &config->sampling);

@@ -321,13 +321,13 @@ Command make_run(CLI::App& root) {
   Flags command(root, "run", "answer one prompt, or many as one batch");
   command.need("MODEL", &run->model, "a Hugging Face folder or a .gguf file")
       .text("-p,--prompt", &run->prompt, "the prompt", &run->has_prompt)
-      .text("-f,--file", &run->file, "read the prompt from a file (- or nothing: standard input)")
+      .file("-f,--file", &run->file, "read the prompt from a file (- or nothing: standard input)")
       .text("--ids", &run->ids, "the prompt as token ids: 1,2,3", &run->has_ids)
-      .text("--prompts", &run->prompts, "many prompts, one JSON object a line; prints one JSON object a line")
+      .file("--prompts", &run->prompts, "many prompts, one JSON object a line; prints one JSON object a line")
       .on("--chat", &run->chat, "put the prompt into the model's chat template")
       .on("--json-object", &run->json_object, "the answer is a JSON object")
-      .text("--json-schema", &run->json_schema, "the answer is JSON that the schema in this file accepts")
-      .text("--grammar", &run->grammar,
+      .file("--json-schema", &run->json_schema, "the answer is JSON that the schema in this file accepts")
+      .file("--grammar", &run->grammar,
             "the answer is what the EBNF in this file derives, from its rule root")
       .json(&run->json, "print one JSON object instead of text");
   add_engine_settings(*run->settings, &run->options, &run->explain);

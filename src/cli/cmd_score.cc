@@ -120,7 +120,7 @@ Command make_score(CLI::App& root) {
   Flags command(root, "score", "log-probability of every token given those before");
   command.need("MODEL", &flags->model, "a Hugging Face folder or a .gguf file")
       .text("--ids", &flags->ids, "token ids: 1,2,3")
-      .text("--ids-file", &flags->ids_file, "a file of token ids (- is standard input)")
+      .file("--ids-file", &flags->ids_file, "a file of token ids (- is standard input)")
       .text("--text", &flags->text, "text to tokenize and score", &flags->has_text)
       .number("--top", &flags->top, 0, engine::kMaxScoreTop,
               "also the N most likely tokens at every position")

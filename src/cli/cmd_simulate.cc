@@ -243,13 +243,13 @@ void add_settings(Simulate* run) {
 Command make_simulate(CLI::App& root) {
   auto run = std::make_shared<Simulate>();
   Flags command(root, "simulate", "scheduler, pool and tables under a trace, without a device");
-  command.text("--trace", &run->trace, "JSON lines: Mooncake's format or Quire's own")
+  command.file("--trace", &run->trace, "JSON lines: Mooncake's format or Quire's own")
       .text(
           "--synthetic", &run->synthetic,
           "KIND[:key=value,...]: shared, chat, agents, bursts or mix; keys requests, rate, prompt, message, "
           "output, prefixes, context, aborts, refusals, slow")
-      .text("--write-trace", &run->write_trace, "write the trace to this file, in Quire's format")
-      .text("--shrink", &run->shrink, "if the run fails: the smallest trace that does, to this file")
+      .file("--write-trace", &run->write_trace, "write the trace to this file, in Quire's format")
+      .file("--shrink", &run->shrink, "if the run fails: the smallest trace that does, to this file")
       .json(&run->json);
   add_settings(run.get());
   constexpr std::string_view kEngine[] = {"page-size",    "max-running",    "max-context", "chunk-tokens",

@@ -12,7 +12,7 @@ Flags::Flags(CLI::App& parent, const char* name, const char* help)
     : app_(parent.add_subcommand(name, help)) {}
 
 Flags& Flags::need(const char* name, std::string* target, const char* help) {
-  app_->add_option(name, *target, help)->required();
+  app_->add_option(name, *target, help)->required()->type_name("");
   return *this;
 }
 
@@ -20,6 +20,12 @@ Flags& Flags::text(const char* name, std::string* target, const char* help, bool
   CLI::Option* option = app_->add_option(name, *target, help);
   if (!target->empty()) option->capture_default_str();
   if (given != nullptr) option->each([given](const std::string&) { *given = true; });
+  return *this;
+}
+
+Flags& Flags::file(const char* name, std::string* target, const char* help, bool* given) {
+  text(name, target, help, given);
+  app_->get_option(std::string(name).substr(std::string(name).find("--")))->type_name("FILE");
   return *this;
 }
 
@@ -31,7 +37,10 @@ Flags& Flags::on(const char* name, bool* target, const char* help) {
 Flags& Flags::json(bool* target, const char* help) { return on("--json", target, help); }
 
 Flags& Flags::number(const char* name, int* target, int low, int high, const char* help) {
-  app_->add_option(name, *target, help)->check(CLI::Range(low, high))->capture_default_str();
+  app_->add_option(name, *target, help)
+      ->check(CLI::Range(low, high).description(""))
+      ->type_name(fmt::format("{}..{}", low, high))
+      ->capture_default_str();
   return *this;
 }
 
@@ -42,18 +51,20 @@ Flags& Flags::number(const char* name, std::uint64_t* target, const char* help) 
         const Status status = into(&number)(value);
         return status.ok() ? std::string() : fmt::format("{} is {}", value, status.error().message);
       })
+      ->type_name("N")
       ->capture_default_str();
   return *this;
 }
 
 Flags& Flags::number(const char* name, double* target, double low, double high, const char* help) {
-  CLI::Option* option = app_->add_option(name, *target, help)->check(CLI::Range(low, high));
+  CLI::Option* option =
+      app_->add_option(name, *target, help)->check(CLI::Range(low, high).description(""))->type_name("X");
   if (*target != 0.0) option->capture_default_str();
   return *this;
 }
 
 Flags& Flags::list(const char* name, std::vector<int>* target, const char* help) {
-  app_->add_option(name, *target, help)->delimiter(',');
+  app_->add_option(name, *target, help)->delimiter(',')->type_name("N");
   return *this;
 }
 

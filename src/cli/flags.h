@@ -24,6 +24,7 @@ class Flags {
   Flags& need(const char* name, std::string* target, const char* help);  // must be given
   // `given`: set when it is, so that an empty text can be told from none.
   Flags& text(const char* name, std::string* target, const char* help, bool* given = nullptr);
+  Flags& file(const char* name, std::string* target, const char* help, bool* given = nullptr);  // a path
   Flags& on(const char* name, bool* target, const char* help);  // a switch without a value
   Flags& json(bool* target, const char* help = "print one JSON object");
   // low..high.

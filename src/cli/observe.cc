@@ -28,13 +28,14 @@ double times_first(const ShadowStats& shadow) {
 }  // namespace
 
 void add_observe_settings(Settings& settings, Options* o) {
-  const auto text = [&](const char* name, const char* value, const char* help, std::string* target) {
+  const auto text = [&](const char* name, const char* value, const char* help, std::string* target,
+                        const char* empty = "") {
     settings.add({.name = name,
                   .group = kGroup,
                   .value_name = value,
                   .help = help,
                   .set = into_some(target),
-                  .show = [target] { return *target; }});
+                  .show = [target, empty] { return target->empty() ? std::string(empty) : *target; }});
   };
   text("record", "DIR", "store the steps in a folder, for `quire replay`; holds prompts and answers",
        &o->record);
@@ -45,9 +46,9 @@ void add_observe_settings(Settings& settings, Options* o) {
        .help = "the record ends there, the run goes on: 64M, 2G; auto is 1G",
        .set = into_bytes(&o->record_limit_bytes),
        .show = [o] { return o->record_limit_bytes == 0 ? "auto" : std::to_string(o->record_limit_bytes); }});
-  text("record-layers", "all|none|0,3-5",
-       "layers whose attention calls (q, result, KV) are stored; default: all", &o->record_layers);
-  text("record-steps", "all|0,3-5|100-", "steps to store; default: all", &o->record_steps);
+  text("record-layers", "all|none|0,3-5", "layers whose attention calls (q, result, KV) are stored",
+       &o->record_layers, "all");
+  text("record-steps", "all|0,3-5|100-", "steps to store", &o->record_steps, "all");
   text("shadow", "BACKEND:FRACTION", "run a second row on a fraction of the steps and report the differences",
        &o->shadow);
 }

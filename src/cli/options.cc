@@ -72,13 +72,15 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
     if (only.empty() || std::find(only.begin(), only.end(), setting.name) != only.end())
       settings.add(std::move(setting));
   };
-  const auto text = [&](const char* name, const char* value, const char* help, std::string* target) {
+  // `empty`: what an empty target means.
+  const auto text = [&](const char* name, const char* value, const char* help, std::string* target,
+                        const char* empty = "") {
     add({.name = name,
          .group = group,
          .value_name = value,
          .help = help,
          .set = into(target),
-         .show = [target] { return *target; }});
+         .show = [target, empty] { return target->empty() ? std::string(empty) : *target; }});
   };
   const auto number = [&](const char* name, const char* help, std::int32_t* target, std::int64_t high) {
     add({.name = name,
@@ -127,10 +129,9 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
   number("max-running", "sequences that run together", &o->max_running, 1 << 20);
   number("max-context", "tokens of prompt and answer; auto is the model's", &o->max_context, 1 << 30);
   number("chunk-tokens", "most prompt tokens of one step", &o->chunk_tokens, 1 << 20);
-  text("prefix-cache", "on|off", "reuse of shared prefixes; default: on", &o->prefix_cache);
-  text("cache-eviction", "lru|lfu|fifo|priority", "which prefixes go first; default: lru",
-       &o->cache_eviction);
-  text("schedule", "fcfs|longest_prefix|priority", "who comes next; default: fcfs", &o->schedule);
+  text("prefix-cache", "on|off", "reuse of shared prefixes", &o->prefix_cache, "on");
+  text("cache-eviction", "lru|lfu|fifo|priority", "which prefixes go first", &o->cache_eviction, "lru");
+  text("schedule", "fcfs|longest_prefix|priority", "who comes next", &o->schedule, "fcfs");
   number("max-waiting", "requests in the engine's queue, which refuses more; run holds them back",
          &o->max_waiting, 1 << 20);
   add({.name = "target-itl",
@@ -139,7 +140,8 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
        .help = "time between tokens that prompt chunks should allow; 0: none",
        .set = into(&o->target_itl_ms, 0, 1e6),
        .show = [o] { return show_float(o->target_itl_ms); }});
-  text("deterministic", "LEVEL", "least level: none|run_to_run|batch_invariant|schedule_invariant",
+  text("deterministic", "LEVEL",
+       "least level: none|run_to_run|batch_invariant|schedule_invariant; default: the platform's",
        &o->deterministic);
   number("threads", "compute threads; auto is the cores we may use", &o->threads, 4096);
   text("load-format", "auto|dummy", "dummy: random weights of the config's shapes", &o->load_format);
@@ -175,7 +177,7 @@ void add_sampling_settings(Settings& settings, SamplingFlags* f) {
   number("repetition-penalty", "over prompt and answer; 1 is off", &f->sampling.repetition_penalty, 1e-3,
          1e3);
   number("frequency-penalty", "per use in the answer", &f->sampling.frequency_penalty, -1e3, 1e3);
-  number("presence-penalty", "once for use in the answer", &f->sampling.presence_penalty, -1e3, 1e3);
+  number("presence-penalty", "once for a token in the answer", &f->sampling.presence_penalty, -1e3, 1e3);
   settings.add({.name = "logit-bias",
                 .group = group,
                 .value_name = "ID=X",
