@@ -132,6 +132,14 @@ Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available) {
   }
   const std::int64_t slab = plan.slabs.slab_bytes;
   const std::int64_t least = plan.slabs.least_slabs();
+  if (plan.slab_count < least && spec.kv_memory_bytes == 0)
+    return no_resources(fmt::format(
+        "beside the weights and the work memory {} is left for KV, and one page of {} tokens per KV group "
+        "takes {}: "
+        "use a smaller model or a machine with more memory, or --kv-memory if more memory will be there",
+        available > 0 ? bytes_to_string(most)
+                      : fmt::format("no memory ({} too little)", bytes_to_string(-available)),
+        spec.page_size(), bytes_to_string(least * slab)));
   if (plan.slab_count < least)
     return no_resources(
         fmt::format("KV memory of {} is less than one page of {} tokens per KV group takes ({}): use "

@@ -184,6 +184,17 @@ TEST(KvPlan, TooLittleIsRefusedWithTheNumber) {
   EXPECT_NE(plan.error().message.find("--kv-memory"), std::string::npos) << plan.error().message;
 }
 
+// Nobody gave a --kv-memory of 0 bytes: the message says what is short.
+TEST(KvPlan, AutoWithoutMemoryLeftSaysHowMuchIsMissing) {
+  const auto spec = resolve_llama({});
+  ASSERT_TRUE(spec.ok());
+  const auto plan = plan_kv(*spec, -(std::int64_t{3} << 30));
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.error().code, Code::no_resources);
+  EXPECT_NE(plan.error().message.find("3 GiB too little"), std::string::npos) << plan.error().message;
+  EXPECT_EQ(plan.error().message.find("0 bytes"), std::string::npos) << plan.error().message;
+}
+
 TEST(KvPlan, WindowAndFullGroupsShareTheSlabs) {
   Options options;
   options.kv_memory_bytes = 8 << 20;
