@@ -60,6 +60,21 @@ void visit_notes(Fields& fields) {
                R"({"type":"object","additionalProperties":{"type":"string"}})", read_metadata);
 }
 
+void visit_elsewhere(Fields& fields) {
+  constexpr const char* kForm =
+      "hold answers to a form with 'response_format' in /v1/chat/completions or 'text' in /v1/responses";
+  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                           "structured_outputs", "grammar", "json_schema"})
+    fields.missing({name, "another server's"}, R"({"type":"null"})", {}, kForm);
+  fields.missing({"stop_token_ids", "another server's"}, R"({"type":"null"})", {}, "give texts as 'stop'");
+  for (const char* name : {"min_tokens", "bad_words", "allowed_token_ids"})
+    fields.missing({name, "another server's"}, R"({"type":"null"})", {}, "leave it out, or use 'logit_bias'");
+  fields.missing({"n_predict", "another server's"}, R"({"type":"null"})", {},
+                 "give the most tokens as 'max_tokens'");
+  fields.missing({"prompt_logprobs", "another server's"}, R"({"type":"null"})", {},
+                 "use 'echo' and 'logprobs' of /v1/completions");
+}
+
 Problem finish_fields(const CallFields& fields, const ModelFacts& facts, Call* call) {
   if (fields.model && *fields.model != facts.name) {
     return ApiError{404,

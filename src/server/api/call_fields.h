@@ -29,6 +29,10 @@ void visit_stream(Fields& fields, CallFields& call);
 // user, metadata, service_tier and the like: checked, without effect.
 void visit_notes(Fields& fields);
 
+// Fields of vLLM's and llama.cpp's servers that would change the answer and have another name here, or none:
+// refused, for an answer that is not held to a form that was asked for is a wrong one.
+void visit_elsewhere(Fields& fields);
+
 // Refuses another model's name (404) and stream_options without stream; puts the rest into `call`.
 Problem finish_fields(const CallFields& fields, const ModelFacts& facts, Call* call);
 

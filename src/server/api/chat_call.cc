@@ -76,6 +76,7 @@ void visit(Fields& fields, ChatFields& chat) {
         return {};
       });
   visit_missing_chat(fields);
+  visit_elsewhere(fields);
   visit_notes(fields);
 }
 

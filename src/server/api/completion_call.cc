@@ -77,6 +77,7 @@ void visit(Fields& fields, CompletionFields& completion) {
                  "ask for all with 'n' and choose by their logprobs");
   fields.missing({"suffix", "not here; an empty one is taken"}, R"({"type":"string","enum":[""]})", {"\"\""},
                  "write the model's own fill-in-the-middle tokens into the prompt");
+  visit_elsewhere(fields);
   visit_notes(fields);
 }
 

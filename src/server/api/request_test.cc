@@ -156,9 +156,26 @@ TEST(Request, ChoicesAreThoseListed) {
 TEST(Request, UnknownFieldsAreIgnored) {
   for (const Endpoint& endpoint : kEndpoints) {
     Json body = Json::parse(endpoint.least);
-    body["guided_regex"] = Json::parse(R"([{"a":1}])");
+    body["somebody_elses"] = Json::parse(R"([{"a":1}])");
     body["extra_body"] = {{"x", nullptr}};
     EXPECT_FALSE(read(endpoint, body)) << endpoint.name;
+  }
+}
+
+// Ignored they would give an answer without the form, or with tokens, that the caller wanted.
+TEST(Request, FieldsOfOtherServersThatChangeTheAnswerAreRefused) {
+  for (const Endpoint& endpoint : kEndpoints) {
+    for (const char* name :
+         {"guided_json", "structured_outputs", "grammar", "stop_token_ids", "min_tokens"}) {
+      Json body = Json::parse(endpoint.least);
+      body[name] = nullptr;
+      EXPECT_FALSE(read(endpoint, body)) << endpoint.name;
+      body[name] = Json::array({1});
+      const Problem problem = read(endpoint, body);
+      ASSERT_TRUE(problem) << endpoint.name << " takes " << name;
+      EXPECT_EQ(problem->code, "unsupported_value");
+      EXPECT_EQ(problem->param, name);
+    }
   }
 }
 

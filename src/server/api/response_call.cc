@@ -104,6 +104,7 @@ void visit(Fields& fields, ResponseFields& response) {
   visit_temperature(fields, response.sampling);
   visit_own_sampling(fields, response.sampling);
   visit_missing_response(fields);
+  visit_elsewhere(fields);
   visit_notes(fields);
 }
 

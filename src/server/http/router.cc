@@ -98,7 +98,11 @@ Router::Match Router::find(std::string_view method, std::string_view path) const
 
 std::string Router::hint(std::string_view path) const {
   const std::vector<std::string> known = patterns();
-  const std::vector<std::string_view> views(known.begin(), known.end());
+  std::vector<std::string_view> views;
+  for (const std::string& pattern : known) {
+    if (!pattern.starts_with("/page/"))
+      views.push_back(pattern);  // parts of a web page, asked for by it alone
+  }
   return did_you_mean(path, views);
 }
 
