@@ -15,7 +15,7 @@ const kThemes = ["auto", "light", "dark"];
 function setTheme(theme) {
   if (theme === "auto") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = theme;
   localStorage.setItem("quire-theme", theme);
-  byId("theme").textContent = theme[0].toUpperCase() + theme.slice(1);
+  byId("theme").textContent = `Theme: ${theme}`;
   byId("theme").setAttribute("aria-label", `Colours: ${theme === "auto" ? "as the system says" : theme}`);
 }
 
@@ -49,7 +49,7 @@ function status(state, text) {
 function showKv(kv) {
   chat.model = kv.model;
   show(byId("model"), kv.model);
-  show(byId("facts"), `${kv.architecture} on ${kv.device}, ${count(kv.kv_capacity_tokens)} tokens of KV cache`);
+  show(byId("facts"), `${kv.architecture} on ${kv.device}, context ${count(kv.max_context)} tokens, KV cache ${count(kv.kv_capacity_tokens)} tokens`);
   document.title = `${kv.model} · Quire`;
   maps.update(kv);
   panels.update(kv);

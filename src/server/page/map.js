@@ -42,7 +42,7 @@ class GroupMap {
       this.pages[id] = {use, references, node, requests, ids};
       changed.push(id);
     }
-    this.facts.textContent = `${group.name}: ${plural(group.pages, "page")} of ${plural(group.page_tokens, "token")}, ` +
+    this.facts.textContent = `Group ${group.name}: ${plural(group.pages, "page")} of ${plural(group.page_tokens, "token")}, ` +
       `${bytes(group.bytes_per_page)} each` +
       (group.keep === "all" ? "" : `; keeps a ${group.keep} of ${plural(group.width, "token")}`);
     if (this.stale) this.fit(); else for (const id of changed) this.paint(id);

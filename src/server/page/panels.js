@@ -56,7 +56,7 @@ export class Panels {
   showRequests(kv) {
     const {queue, requests} = kv;
     show(byId("queue"), `${count(queue.running)} of ${count(queue.max_running)} places taken, ${plural(queue.waiting, "request")} waiting` +
-      (queue.room === 0 ? ", the queue is full" : ""));
+      (queue.room === 0 ? ", the queue is full" : "") + (requests.length > 0 ? "; prompt, cached and answer in tokens" : ""));
     const text = (value, kind = "n") => ({text: value, class: kind});
     const rows = requests.map((request) => ({id: request.id, cells: [
       text(String(request.id), ""), text(request.state, ""), text(count(request.prompt_tokens)),
@@ -105,7 +105,7 @@ const kFeatures = {page_size_gt_1: "pages over 1 token", chunked: "prompt chunks
 function backendTable(rows) {
   const features = Object.keys(kFeatures).filter((name) => rows.some((row) => name in row.features));
   const head = element("tr", {}, element("th", {}, "Row"), ...features.map((name) => element("th", {class: "c"}, kFeatures[name])),
-    element("th", {}, "Same bits"), element("th", {}, "What it is"));
+    element("th", {}, "Determinism"), element("th", {}, "What it is"));
   const body = rows.map((row) => element("tr", {}, element("td", {}, element("code", {}, row.name)),
     ...features.map((name) => element("td", {class: "c"}, row.features[name] ? "✓" : "–")),
     element("td", {}, row.determinism.replaceAll("_", " ")),

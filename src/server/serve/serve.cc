@@ -41,10 +41,19 @@ std::string joined(const std::vector<std::string>& addresses) {
   return all;
 }
 
+// What a user asks first of a server that has come up.
+std::string limits(const EngineInfo& info) {
+  return fmt::format(
+      "the web page is at /, the API at /v1; up to {} tokens of prompt and answer, {} requests at a time, {} "
+      "tokens of KV cache; Ctrl-C ends it",
+      info.max_context, info.max_running, info.kv_capacity_tokens);
+}
+
 }  // namespace
 
 Status serve(const ServeOptions& options, std::unique_ptr<Session> session, const std::string& backends,
              const std::function<void(const std::string&)>& say) {
+  const std::string about = limits(session->engine().info());
   Metrics metrics(options.served_model_name, session->engine().info().max_context);
   EngineLoop loop(std::move(session), &metrics);
   KvView view(loop, &metrics.history(), options.served_model_name);
@@ -59,14 +68,17 @@ Status serve(const ServeOptions& options, std::unique_ptr<Session> session, cons
   QUIRE_TRY_STATUS(take_signals());
   http->start();
   say(fmt::format("{} at {}", options.served_model_name, joined(http->addresses())));
+  say(about);
   if (http->connections_limit() < options.http.connections) {
     say(fmt::format("{} connections at a time, not {}: this process may not open more files (ulimit -n)",
                     http->connections_limit(), options.http.connections));
   }
   const int signal = wait_for_end();
   const std::int64_t unfinished = loop.pulse().unfinished;
-  say(fmt::format("{}: {} requests have up to {:g} s to end; once more ends them now",
-                  signal == SIGTERM ? "SIGTERM" : "SIGINT", unfinished, options.drain_s));
+  const char* name = signal == SIGTERM ? "SIGTERM" : "SIGINT";
+  say(unfinished == 0 ? fmt::format("{}: no request runs, ending", name)
+                      : fmt::format("{}: {} request{} up to {:g} s to end; once more ends now", name,
+                                    unfinished, unfinished == 1 ? " has" : "s have", options.drain_s));
   const bool whole = loop.drain(after(options.drain_s));
   if (!whole) say("the deadline came: what still ran was cancelled");
   http->drain();
