@@ -560,7 +560,7 @@ class Document(unittest.TestCase):
                 "    return body\n")
             examples = os.environ.get("QUIRE_SCHEMA_EXAMPLES", "25")
             done = subprocess.run(
-                [program, "run", f"http://127.0.0.1:{server.port}/openapi.json", "--max-examples", examples, "--phases", "fuzzing", "--checks",
+                [sys.executable, program, "run", f"http://127.0.0.1:{server.port}/openapi.json", "--max-examples", examples, "--phases", "fuzzing", "--checks",
                  "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,negative_data_rejection",
                  "--request-timeout", "120", "--seed", "7", "--no-color", "--generation-database", "none"],
                 capture_output=True, text=True, timeout=1500, cwd=folder, env={**os.environ, "PYTHONPATH": folder, "SCHEMATHESIS_HOOKS": "short"})
