@@ -127,6 +127,7 @@ class Session {
   // How this model writes tool calls; none: it was not made for tools. Any thread.
   virtual ToolFormat tool_format() const = 0;
 
+  // These two on any thread, beside all other calls. An id that the vocabulary does not have is refused.
   virtual Result<std::vector<std::int32_t>> tokenize(std::string_view text,
                                                      bool add_special_tokens) const = 0;
   virtual Result<std::string> detokenize(const std::vector<std::int32_t>& ids,

@@ -263,6 +263,12 @@ Result<std::vector<std::int32_t>> SessionImpl::tokenize(std::string_view text,
 Result<std::string> SessionImpl::detokenize(const std::vector<std::int32_t>& ids,
                                             bool skip_special_tokens) const {
   QUIRE_TRY(tokenizer, text_->tokenizer());
+  const auto size = static_cast<std::int64_t>(tokenizer->vocabulary_size());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= size)
+      return bad_input(
+          fmt::format("position {} is token {}: the vocabulary has tokens 0 to {}", i, ids[i], size - 1));
+  }
   return tokenizer->decode(ids, skip_special_tokens);
 }
 

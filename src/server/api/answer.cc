@@ -38,14 +38,13 @@ std::unique_ptr<Writer> make_writer(const Call& call, AnswerHead head) {
 Answer::Answer(const Call& call, std::unique_ptr<Writer> writer)
     : logprobs_(call.logprobs),
       per_prompt_(static_cast<std::size_t>(call.choices)),
+      echo_texts_(call.echo_texts),
       writer_(std::move(writer)),
       choices_(call.size()),
       open_(call.size()) {
-  for (std::size_t i = 0; i < choices_.size(); ++i) {
-    Choice& choice = choices_[i];
+  for (Choice& choice : choices_) {
     if (call.tools) choice.parser = ToolParser::make(call.tool_format, call.tool_names);
     choice.echoes = call.echo;
-    if (call.echo) choice.echo = call.echo_texts[i / per_prompt_];
   }
 }
 
@@ -53,7 +52,7 @@ void Answer::take_prompt(Choice& choice, TextOutput& output, Piece& piece) const
   if (!choice.echoes) return;
   for (TextLogprob& token : output.prompt) choice.prompt.push_back(std::move(token));
   if (output.tokens.empty() && output.finish == Finish::none) return;
-  std::string text = std::move(choice.echo);
+  std::string text = echo_texts_[piece.index / per_prompt_];
   if (text.empty()) {
     for (const TextLogprob& token : choice.prompt) text += token.bytes;
   }

@@ -85,7 +85,6 @@ class Answer {
   struct Choice {
     std::unique_ptr<ToolParser> parser;  // null: all text is content
     std::vector<TextLogprob> prompt;     // with echo, until the answer begins
-    std::string echo;
     bool echoes = false;
     bool begun = false;
     ChoiceEnd end;
@@ -97,6 +96,7 @@ class Answer {
 
   bool logprobs_ = false;
   std::size_t per_prompt_ = 1;
+  std::vector<std::string> echo_texts_;  // per prompt, as Call's
   std::unique_ptr<Writer> writer_;
   std::vector<Choice> choices_;
   std::size_t open_ = 0;

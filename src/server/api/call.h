@@ -41,8 +41,13 @@ struct Call {
   std::size_t size() const { return prompts.size() * static_cast<std::size_t>(choices); }
 };
 
+// Refuses a prompt that is sure to be longer than the context, before anything costly is done with it. `path`
+// names it in the message.
+Problem check_prompt_size(const TextRequest& request, std::string_view path, const ModelFacts& facts);
+
 // The requests of a call in the order of their indices: each prompt `choices` times, with the place among
-// them as sequence_index, so that equal seeds give different answers.
-std::vector<TextRequest> requests_of(const Call& call, std::uint64_t fresh_seed);
+// them as sequence_index, so that equal seeds give different answers. Only the first of them has the prompt
+// (EngineLoop::submit), which is taken out of the call.
+std::vector<TextRequest> requests_of(Call& call, std::uint64_t fresh_seed);
 
 }  // namespace quire::server::api

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "server/api/chat_call.h"
 #include "server/api/completion_call.h"
@@ -32,11 +33,13 @@ TEST(CompletionCall, PromptsInAllForms) {
   EXPECT_EQ(fine(read_completion, R"({"prompt":"a"})").prompts.at(0).text, "a");
   EXPECT_EQ(fine(read_completion, R"({"prompt":[1,2]})").prompts.at(0).ids,
             (std::vector<std::int32_t>{1, 2}));
-  const Call texts = fine(read_completion, R"({"prompt":["a","b"],"n":3})");
+  Call texts = fine(read_completion, R"({"prompt":["a","b"],"n":3})");
   ASSERT_EQ(texts.size(), 6u);
   const std::vector<TextRequest> requests = requests_of(texts, 17);
-  EXPECT_EQ(requests[2].text, "a");
+  EXPECT_EQ(requests[0].text, "a");
+  EXPECT_EQ(requests[2].text, "");  // once, however many answers
   EXPECT_EQ(requests[3].text, "b");
+  EXPECT_EQ(requests[4].text, "");
   EXPECT_EQ(requests[5].sequence_index, 2u);
   EXPECT_EQ(requests[5].sampling.seed, 17u);
   const Call lists = fine(read_completion, R"({"prompt":[[1],[2,3]]})");
@@ -52,6 +55,33 @@ TEST(CompletionCall, PromptsInAllForms) {
                                     {R"({"prompt":[[1],[]]})", "prompt[1]"},
                                     {R"({"prompt":[[1],[18446744073709551615]]})", "prompt[1][0]"}}) {
     EXPECT_EQ(wrong(read_completion, body).param, param) << body;
+  }
+}
+
+// What is sure not to fit is refused before it is copied, rendered or tokenised.
+TEST(Call, PromptsFarOverTheContextAreRefused) {
+  const ModelFacts facts{.name = "m", .max_context = 8192};
+  const std::string fits(2 << 20, 'a');
+  const std::string over(2'100'000, 'a');
+  const auto chat = [](const std::string& text) {
+    return R"({"messages":[{"role":"user","content":")" + text + R"("}]})";
+  };
+  fine(read_completion, (R"({"prompt":")" + fits + R"("})").c_str(), facts);
+  fine(read_chat, chat(std::string(2'000'000, 'a')).c_str(), facts);
+  std::string ids = "0";
+  for (int i = 1; i < 8192; ++i) ids += ",0";
+  fine(read_completion, ("{\"prompt\":[" + ids + "]}").c_str(), facts);
+  const std::tuple<Read, std::string, const char*> cases[] = {
+      {read_completion, R"({"prompt":")" + over + R"("})", "prompt"},
+      {read_completion, R"({"prompt":["a",")" + over + R"("]})", "prompt[1]"},
+      {read_completion, "{\"prompt\":[[1],[0," + ids + "]]}", "prompt[1]"},
+      {read_chat, chat(over), "messages"},
+      {read_response, R"({"input":")" + over + R"("})", "input"}};
+  for (const auto& [read, body, param] : cases) {
+    const ApiError problem = wrong(read, body.c_str(), facts);
+    EXPECT_EQ(problem.param, param);
+    EXPECT_EQ(problem.code, "context_length_exceeded");
+    EXPECT_NE(problem.message.find("8192"), std::string::npos) << problem.message;
   }
 }
 

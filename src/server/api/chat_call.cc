@@ -116,7 +116,7 @@ Problem read_chat(const Json& body, const ModelFacts& facts, Call* call) {
   if (!chat.documents.is_null()) conversation["documents"] = std::move(chat.documents);
   if (!chat.kwargs.empty()) conversation["kwargs"] = std::move(chat.kwargs);
   request.conversation = dumped(conversation);
-  return {};
+  return check_prompt_size(request, "messages", facts);
 }
 
 std::string chat_schema() {

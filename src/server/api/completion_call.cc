@@ -104,7 +104,12 @@ Problem read_completion(const Json& body, const ModelFacts& facts, Call* call) {
   call->draws_seed = !completion.sampling.seed;
   call->prompts = std::move(completion.prompts);
   if (Problem problem = check_lengths(completion, *call)) return problem;
-  for (TextRequest& request : call->prompts) {
+  const bool several = call->prompts.size() > 1;
+  for (std::size_t i = 0; i < call->prompts.size(); ++i) {
+    TextRequest& request = call->prompts[i];
+    if (Problem problem =
+            check_prompt_size(request, several ? fmt::format("prompt[{}]", i) : "prompt", facts))
+      return problem;
     apply(completion.sampling, facts.defaults, &request);
     request.max_tokens = static_cast<std::int32_t>(completion.max_tokens.value_or(kDefaultTokens));
     request.add_special_tokens = completion.add_special_tokens.value_or(true);

@@ -76,7 +76,7 @@ ApiError refused(const Refusal& refusal) {
           long_prompt ? "context_length_exceeded" : "invalid_value", 0.0};
 }
 
-void run_call(EngineLoop& loop, const Call& call, AnswerHead head, std::uint64_t fresh_seed,
+void run_call(EngineLoop& loop, Call& call, AnswerHead head, std::uint64_t fresh_seed,
               const std::shared_ptr<Responder>& responder) {
   const auto exchange = std::make_shared<Exchange>(loop, call, std::move(head), responder);
   const Ticket ticket = loop.submit(requests_of(call, fresh_seed),

@@ -13,8 +13,8 @@ namespace quire::server::api {
 // Why a group of requests was not taken, as an error of HTTP.
 ApiError refused(const Refusal& refusal);
 
-// Starts the call. The client that leaves ends it. Does not block.
-void run_call(EngineLoop& loop, const Call& call, AnswerHead head, std::uint64_t fresh_seed,
+// Starts the call, whose prompts are taken out of it. The client that leaves ends it. Does not block.
+void run_call(EngineLoop& loop, Call& call, AnswerHead head, std::uint64_t fresh_seed,
               const std::shared_ptr<Responder>& responder);
 
 }  // namespace quire::server::api

@@ -7,7 +7,11 @@ namespace quire::server::api {
 
 // Messages, instructions, arguments of calls: none of their own, as the body's limit is lower.
 inline constexpr std::size_t kTextBytesMax = std::size_t{64} << 20;
-// /tokenize: the loop's thread encodes it, and running answers wait meanwhile.
+// A prompt, text or conversation: so much for each token of the context, and not less than the first. Tokens
+// are shorter, so that what is over it cannot fit, and costs nothing.
+inline constexpr std::size_t kPromptBytesPerToken = 256;
+inline constexpr std::size_t kPromptBytesMin = std::size_t{1} << 20;
+// /tokenize.
 inline constexpr std::size_t kEncodedBytesMax = std::size_t{1} << 20;
 // A grammar, and what tools and schemas say of themselves.
 inline constexpr std::size_t kDescriptionBytesMax = std::size_t{1} << 20;

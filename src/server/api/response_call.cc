@@ -167,6 +167,7 @@ Problem read_response(const Json& body, const ModelFacts& facts, Call* call) {
   if (Problem problem = finish_tools(response.tools, facts, call, &conversation)) return problem;
   if (response.reasoning_effort) conversation["kwargs"]["reasoning_effort"] = *response.reasoning_effort;
   request.conversation = dumped(conversation);
+  if (Problem problem = check_prompt_size(request, "input", facts)) return problem;
   call->repeated = repeated_fields(body, response, request);
   return {};
 }

@@ -75,7 +75,7 @@ Problem read_tokenize(const std::string& body, const ModelFacts& facts, TextRequ
   Json conversation{{"messages", std::move(tokenize.messages)}};
   conversation["add_generation_prompt"] = tokenize.add_generation_prompt.value_or(true);
   request->conversation = dumped(conversation);
-  return {};
+  return check_prompt_size(*request, "messages", facts);
 }
 
 Result<std::vector<std::int32_t>> tokens_of(const Session& session, const TextRequest& request) {
@@ -94,7 +94,8 @@ void tokenize(EngineLoop& loop, const ModelFacts& facts, const HttpRequest& http
   TextRequest request;
   if (Problem problem = read_tokenize(http.body, facts, &request))
     return responder->send(error_answer(*problem));
-  loop.post([request = std::move(request), facts, responder](Session& session) {
+  const std::size_t bytes = request.text.size() + request.conversation.size();
+  loop.beside(bytes, [request = std::move(request), facts, responder](const Session& session) {
     Result<std::vector<std::int32_t>> tokens = tokens_of(session, request);
     if (!tokens.ok()) return responder->send(bad_text(tokens.error()));
     const Json out{{"count", tokens->size()}, {"max_model_len", facts.max_context}, {"tokens", *tokens}};
@@ -115,7 +116,8 @@ void detokenize(EngineLoop& loop, const ModelFacts& facts, const HttpRequest& ht
   Call ignored;
   if (!problem) problem = finish_fields(fields.call, facts, &ignored);
   if (problem) return responder->send(error_answer(*problem));
-  loop.post([fields = std::move(fields), responder](Session& session) {
+  const std::size_t bytes = fields.tokens.size() * sizeof(std::int32_t);
+  loop.beside(bytes, [fields = std::move(fields), responder](const Session& session) {
     const Result<std::string> text =
         session.detokenize(fields.tokens, fields.skip_special_tokens.value_or(false));
     if (!text.ok()) return responder->send(bad_text(text.error()));

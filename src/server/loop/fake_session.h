@@ -21,7 +21,7 @@ class FakeSession final : public Session, public Engine {
   std::atomic<std::int64_t> steps_allowed{std::int64_t{1} << 60};
   std::atomic<std::int64_t> running{0};
   std::atomic<int> step_ms{0};         // what a step takes
-  std::atomic<bool> hold_slow{false};  // preparing a text "slow" takes as long as this is set
+  std::atomic<bool> hold_slow{false};  // preparing a text "slow..." takes as long as this is set
   mutable std::atomic<int> prepared{0};
   // The thread that first called is the only one that may. Steps by others are counted here.
   std::atomic<int> wrong_thread{0};
@@ -43,7 +43,7 @@ class FakeSession final : public Session, public Engine {
   }
   Result<TextRequest> prepare(TextRequest request) const override {
     if (request.text == "bad") return bad_input("a bad prompt");
-    while (request.text == "slow" && hold_slow) std::this_thread::yield();
+    while (request.text.starts_with("slow") && hold_slow) std::this_thread::yield();
     ++prepared;
     return request;
   }

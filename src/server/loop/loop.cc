@@ -15,6 +15,8 @@ namespace {
 // How soon a session that has requests but no step to run is asked again.
 constexpr std::chrono::milliseconds kAskAgain{1};
 constexpr double kMostRetryAfter = 60.0;
+// Takes some 50 ms to tokenise.
+constexpr std::size_t kLongPrompt = 64 << 10;
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -23,12 +25,15 @@ bool needs_guide(const TextRequest& request) {
          (request.format != AnswerFormat::text || request.tool_use != ToolUse::automatic);
 }
 
-// Whether what prepare() makes of one holds for the other: several answers to one prompt.
-bool prepared_alike(const TextRequest& a, const TextRequest& b) {
-  return a.messages.empty() && b.messages.empty() && a.text == b.text && a.ids == b.ids &&
-         a.conversation == b.conversation && a.add_special_tokens == b.add_special_tokens &&
-         a.format == b.format && a.schema == b.schema && a.tool_use == b.tool_use &&
-         a.tool_name == b.tool_name && a.parallel_tool_calls == b.parallel_tool_calls;
+bool has_prompt(const TextRequest& request) {
+  return !request.text.empty() || !request.ids.empty() || !request.conversation.empty() ||
+         !request.messages.empty();
+}
+
+std::size_t prompt_bytes(const std::vector<TextRequest>& requests) {
+  std::size_t bytes = 0;
+  for (const TextRequest& request : requests) bytes += request.text.size() + request.conversation.size();
+  return bytes;
 }
 
 Refusal refusal_of(const Error& error) {
@@ -56,14 +61,14 @@ EngineLoop::Impl::~Impl() { stop(); }
 Ticket EngineLoop::Impl::submit(std::vector<TextRequest> requests, Sink sink) {
   QUIRE_CHECK(!requests.empty(), "a group of {} requests", requests.size());
   const Ticket ticket = next_ticket_.fetch_add(1);
-  const bool guided = std::any_of(requests.begin(), requests.end(), needs_guide);
+  Background& background = preparer(requests);
   auto group = std::make_shared<Group>(Group{ticket, std::move(requests), std::move(sink), Clock::now()});
   {
     const std::lock_guard lock(mutex_);
     if (!stopping_) {
       preparing_.emplace(ticket, false);
       ++pulse_.waiting;
-      (guided ? prepares_guides_ : prepares_text_).run([this, group] {
+      background.run([this, group] {
         prepare(*group);
         arrive(std::move(*group));
       });
@@ -75,17 +80,24 @@ Ticket EngineLoop::Impl::submit(std::vector<TextRequest> requests, Sink sink) {
   return ticket;
 }
 
+Background& EngineLoop::Impl::preparer(const std::vector<TextRequest>& requests) {
+  if (std::any_of(requests.begin(), requests.end(), needs_guide)) return prepares_guides_;
+  return prompt_bytes(requests) > kLongPrompt ? prepares_long_text_ : prepares_text_;
+}
+
 void EngineLoop::Impl::prepare(Group& group) const {
   {
     const std::lock_guard lock(mutex_);
     if (stopping_ || preparing_.at(group.ticket)) return;  // nobody waits for it
   }
-  const TextRequest first = group.requests.size() > 1 ? group.requests[0] : TextRequest();
+  const auto context = static_cast<std::size_t>(session_->engine().info().max_context);
   for (std::size_t i = 0; i < group.requests.size(); ++i) {
     TextRequest& request = group.requests[i];
-    if (i > 0 && prepared_alike(request, first)) {
-      request.ids = group.requests[0].ids;
-      request.guides = group.requests[0].guides;
+    if (i > 0 && !has_prompt(request)) {
+      // The session refuses the first one, and with it the group.
+      if (group.requests[i - 1].ids.size() > context) return;
+      request.ids = group.requests[i - 1].ids;
+      request.guides = group.requests[i - 1].guides;
       continue;
     }
     Result<TextRequest> prepared = session_->prepare(std::move(request));
@@ -122,6 +134,16 @@ void EngineLoop::Impl::post(std::function<void(Session&)> function) {
   if (stopping_) return;
   inbox_.posts.push_back(std::move(function));
   wake_.notify_one();
+}
+
+void EngineLoop::Impl::beside(std::size_t bytes, std::function<void(const Session&)> function) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return;
+  }
+  (bytes > kLongPrompt ? prepares_long_text_ : prepares_text_).run([this, function = std::move(function)] {
+    function(*session_);
+  });
 }
 
 Pulse EngineLoop::Impl::pulse() const {
@@ -380,6 +402,9 @@ Ticket EngineLoop::submit(std::vector<TextRequest> requests, Sink sink) {
 }
 void EngineLoop::cancel(Ticket ticket) { impl_->cancel(ticket); }
 void EngineLoop::post(std::function<void(Session&)> function) { impl_->post(std::move(function)); }
+void EngineLoop::beside(std::size_t bytes, std::function<void(const Session&)> function) {
+  impl_->beside(bytes, std::move(function));
+}
 Pulse EngineLoop::pulse() const { return impl_->pulse(); }
 void EngineLoop::begin_drain() { impl_->begin_drain(); }
 bool EngineLoop::drain(Clock::time_point deadline) { return impl_->drain(deadline); }

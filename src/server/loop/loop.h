@@ -2,8 +2,8 @@
 // becomes known through a sink.
 //
 // Requests are prepared (rendered, tokenised, their schemas compiled) on threads of their own, in order of
-// arrival; those with a schema or forced tools on another than the rest, so that a slow schema holds up only
-// its like.
+// arrival. Those with a schema or forced tools have one, and those with a long prompt another, so that what
+// takes seconds holds up only its like.
 //
 // A turn: cancels, posted functions, requests that are prepared, one step, then the step's outputs to their
 // sinks. With nothing to do the thread sleeps until it is woken; it never polls.
@@ -81,7 +81,9 @@ class EngineLoop {
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
 
-  // All of the group or none. REQUIRES at least one request.
+  // All of the group or none. REQUIRES at least one request. One without any prompt is a further answer to
+  // the prompt before it, and is prepared with that: a long prompt is there once, however many answers it
+  // gets.
   Ticket submit(std::vector<TextRequest> requests, Sink sink);
   // Ends what is unfinished of the group: each of its requests gets a last update (Finish::cancelled) unless
   // it ended by itself before. Unknown and ended tickets are fine.
@@ -89,6 +91,10 @@ class EngineLoop {
   // Runs on the loop's thread between steps, in order. Must be short: running answers wait meanwhile. Dropped
   // when the loop has stopped.
   void post(std::function<void(Session&)> function);
+
+  // Runs beside the steps, on the thread that prepares requests with prompts of so many bytes; calls only
+  // what a Session allows on any thread. Dropped when the loop has stopped.
+  void beside(std::size_t bytes, std::function<void(const Session&)> function);
 
   Pulse pulse() const;
   // What never changes after opening, without a turn: any thread may read it.

@@ -27,6 +27,7 @@ class EngineLoop::Impl {
   Ticket submit(std::vector<TextRequest> requests, Sink sink);
   void cancel(Ticket ticket);
   void post(std::function<void(Session&)> function);
+  void beside(std::size_t bytes, std::function<void(const Session&)> function);
   Pulse pulse() const;
   void begin_drain();
   bool drain(Clock::time_point deadline);
@@ -55,6 +56,7 @@ class EngineLoop::Impl {
     bool empty() const { return groups.empty() && cancels.empty() && posts.empty(); }
   };
 
+  Background& preparer(const std::vector<TextRequest>& requests);
   void prepare(Group& group) const;
   void arrive(Group group);
   void run();
@@ -103,9 +105,10 @@ class EngineLoop::Impl {
 
   std::mutex join_mutex_;
   std::thread thread_;
-  // Render, tokenise and compile, beside the steps; a schema that takes seconds holds up only others with
-  // one.
+  // Render, tokenise and compile, beside the steps; a schema or a prompt that takes seconds holds up only
+  // others like it.
   Background prepares_text_;
+  Background prepares_long_text_;
   Background prepares_guides_;
 };
 

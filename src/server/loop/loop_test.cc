@@ -211,9 +211,30 @@ TEST_F(EngineLoopTest, ASlowSchemaHoldsUpNobodyElse) {
 
 TEST_F(EngineLoopTest, ManyAnswersToOnePromptArePreparedOnce) {
   open();
-  loop_->submit({request(1), request(1), request(1, "other"), request(1)}, ear_.sink());
+  loop_->submit({request(1), request(1, ""), request(1, "other"), request(1, "")}, ear_.sink());
   ASSERT_TRUE(ear_.wait_ended(4));
   EXPECT_EQ(fake_->prepared, 2);
+}
+
+TEST_F(EngineLoopTest, ALongPromptHoldsUpOnlyItsLike) {
+  open();
+  fake_->hold_slow = true;
+  const std::string long_text = "slow" + std::string(100'000, ' ');
+  const Ticket slow = loop_->submit({request(2, long_text)}, ear_.sink());
+  std::atomic<bool> beside_long{false}, beside{false};
+  loop_->beside(long_text.size(), [&](const Session&) { beside_long = true; });
+  loop_->beside(1, [&](const Session&) { beside = true; });
+  const Ticket quick = loop_->submit({request(2)}, ear_.sink());
+  ASSERT_TRUE(ear_.wait_ended(1));
+  EXPECT_EQ(ear_.heard(quick).finish, Finish::length);
+  EXPECT_TRUE(beside);  // handed in before
+  EXPECT_FALSE(beside_long);
+  fake_->hold_slow = false;
+  ASSERT_TRUE(ear_.wait_ended(2));
+  EXPECT_EQ(ear_.heard(slow).finish, Finish::length);
+  while (!beside_long) std::this_thread::yield();
+  loop_->stop();
+  loop_->beside(1, [](const Session&) { ADD_FAILURE() << "after the end"; });
 }
 
 TEST_F(EngineLoopTest, StopWaitsForWhatIsPrepared) {
