@@ -296,7 +296,7 @@ TEST_F(FormatTest, WhatCannotBeIsSaid) {
   TextRequest bad = request("x", 1);
   bad.format = AnswerFormat::json_schema;
   bad.schema = R"({"not": {}})";
-  EXPECT_NE(session->submit(bad).error().message.find("#/not"), std::string::npos);
+  EXPECT_NE(session->submit(bad).error().message.find("the JSON schema: #/not"), std::string::npos);
   EXPECT_FALSE(session->prepare(bad).ok());
   EXPECT_FALSE(session->check(bad).ok());
   bad.format = AnswerFormat::text;

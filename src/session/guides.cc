@@ -29,8 +29,12 @@ Result<std::shared_ptr<const GuideMaker>> Guides::make(const TextRequest& reques
   switch (request.format) {
     case AnswerFormat::json_object:
       return plain->json_object();
-    case AnswerFormat::json_schema:
-      return plain->json_schema(request.schema);
+    case AnswerFormat::json_schema: {
+      auto made = plain->json_schema(request.schema);
+      if (made.ok()) return made;
+      // The message begins with a place in the schema: a reader has to know that it is one.
+      return Error{made.error().code, "the JSON schema: " + made.error().message};
+    }
     default:
       return plain->ebnf(request.schema);
   }

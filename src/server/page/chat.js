@@ -30,7 +30,7 @@ function figures(usage, own, watch, finish) {
     facts.push(["prompt", plural(usage.prompt_tokens, "prompt token")]);
     facts.push(["cached", `${count(cached)} cached (${percent(cached / Math.max(1, usage.prompt_tokens))})`]);
     const miss = own?.cache_miss;
-    if (miss && miss !== "none") facts.push(["miss", `not more: ${whyMissed(miss)}`]);
+    if (miss && miss !== "none") facts.push(["miss", `the rest: ${whyMissed(miss)}`]);
   }
   if (watch.first !== null) facts.push(["first", `first token after ${duration(watch.first)}`]);
   const tokens = usage?.completion_tokens ?? 0;
