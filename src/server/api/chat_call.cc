@@ -23,6 +23,21 @@ struct ChatFields {
   std::optional<std::string> reasoning_effort;
 };
 
+// Ignored they would give another answer than the caller wanted.
+void visit_other_routes(Fields& fields) {
+  constexpr const char* kNull = R"({"type":"null"})";
+  for (const char* name : {"prompt", "input", "instructions"})
+    fields.missing({name, "another route's"}, kNull, {}, "write it as 'messages'");
+  for (const char* name : {"previous_response_id", "conversation"})
+    fields.missing({name, "another route's"}, kNull, {}, "send the whole conversation as 'messages'");
+  fields.missing({"max_output_tokens", "another route's"}, kNull, {}, "use 'max_completion_tokens'");
+  fields.missing({"text", "another route's"}, kNull, {}, "use 'response_format'");
+  fields.missing({"reasoning", "another route's"}, kNull, {}, "use 'reasoning_effort'");
+  fields.missing({"best_of", "another route's"}, kNull, {}, "ask for all with 'n'");
+  fields.missing({"echo", "another route's"}, R"({"type":"boolean","enum":[false]})", {"false"},
+                 "use /v1/completions");
+}
+
 void visit_missing_chat(Fields& fields) {
   fields.missing({"modalities", "text only"},
                  R"({"type":"array","minItems":1,"maxItems":1,"items":{"type":"string","enum":["text"]}})",
@@ -76,6 +91,7 @@ void visit(Fields& fields, ChatFields& chat) {
         return {};
       });
   visit_missing_chat(fields);
+  visit_other_routes(fields);
   visit_elsewhere(fields);
   visit_notes(fields);
 }

@@ -50,6 +50,21 @@ Problem read_prompts(const Json& value, const std::string& path, std::vector<Tex
   return {};
 }
 
+// Ignored they would give another answer than the caller wanted.
+void visit_other_routes(Fields& fields) {
+  constexpr const char* kNull = R"({"type":"null"})";
+  for (const char* name :
+       {"messages", "response_format", "documents", "chat_template_kwargs", "reasoning_effort", "functions"})
+    fields.missing({name, "another route's"}, kNull, {}, "use /v1/chat/completions");
+  fields.missing({"tools", "another route's"}, R"({"type":"array","maxItems":0})", {"[]"},
+                 "use /v1/chat/completions");
+  for (const char* name : {"input", "instructions"})
+    fields.missing({name, "another route's"}, kNull, {}, "use /v1/responses, or write it into 'prompt'");
+  for (const char* name : {"max_completion_tokens", "max_output_tokens"})
+    fields.missing({name, "another route's"}, kNull, {}, "use 'max_tokens'");
+  fields.missing({"top_logprobs", "another route's"}, kNull, {}, "give the number as 'logprobs'");
+}
+
 void visit(Fields& fields, CompletionFields& completion) {
   visit_model(fields, completion.call);
   fields.value({"prompt", "one or more prompts, as texts or token ids", true},
@@ -78,6 +93,7 @@ void visit(Fields& fields, CompletionFields& completion) {
   fields.missing({"suffix", "not here; an empty one is taken"}, R"({"type":"string","enum":[""]})", {"\"\""},
                  "write the model's own fill-in-the-middle tokens into the prompt");
   visit_elsewhere(fields);
+  visit_other_routes(fields);
   visit_notes(fields);
 }
 

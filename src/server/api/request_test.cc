@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <tuple>
 
 #include "server/api/chat_call.h"
 #include "server/api/completion_call.h"
@@ -108,11 +109,10 @@ TEST(Request, NumbersOutsideTheirRangeAreRefusedAndTheBoundsAreTaken) {
       const auto with = [&, name = name](const Json& value) {
         Json body = Json::parse(endpoint.least);
         body[name] = value;
-        if (name == "top_logprobs") {
-          body["logprobs"] = true;
-          body["include"] = {"message.output_text.logprobs"};
-        }
-        if (name == "max_tokens") body["echo"] = true;
+        const bool responses = endpoint.read == read_response;
+        if (name == "top_logprobs" && responses) body["include"] = {"message.output_text.logprobs"};
+        if (name == "top_logprobs" && !responses) body["logprobs"] = true;
+        if (name == "max_tokens" && endpoint.read == read_completion) body["echo"] = true;
         return read(endpoint, body);
       };
       EXPECT_FALSE(with(field["minimum"])) << name;
@@ -151,6 +151,56 @@ TEST(Request, ChoicesAreThoseListed) {
       EXPECT_EQ(problem->param, name);
     }
   }
+}
+
+// What another route reads is not dropped here: it is refused with the place where it belongs.
+TEST(Request, FieldsOfAnotherRouteAreRefused) {
+  const std::tuple<std::size_t, const char*, const char*, const char*> cases[] = {
+      {0, "response_format", R"({"type":"json_object"})", "/v1/chat/completions"},
+      {0, "tools", R"([{"type":"function"}])", "/v1/chat/completions"},
+      {0, "max_completion_tokens", "5", "max_tokens"},
+      {0, "top_logprobs", "2", "logprobs"},
+      {1, "prompt", R"("a")", "messages"},
+      {1, "max_output_tokens", "5", "max_completion_tokens"},
+      {1, "echo", "true", "/v1/completions"},
+      {1, "text", R"({"format":{"type":"json_object"}})", "response_format"},
+      {2, "max_tokens", "5", "max_output_tokens"},
+      {2, "stop", R"(["x"])", "/v1/chat/completions"},
+      {2, "seed", "1", "/v1/chat/completions"},
+      {2, "n", "2", "/v1/chat/completions"},
+      {2, "response_format", R"({"type":"json_object"})", "'text'"}};
+  for (const auto& [which, name, value, instead] : cases) {
+    Json body = Json::parse(kEndpoints[which].least);
+    body[name] = Json::parse(value);
+    const Problem problem = read(kEndpoints[which], body);
+    ASSERT_TRUE(problem) << kEndpoints[which].name << " " << name;
+    EXPECT_EQ(problem->param, name);
+    EXPECT_NE(problem->message.find(instead), std::string::npos) << problem->message;
+  }
+  Json neutral = Json::parse(R"({"input":"a","n":1,"frequency_penalty":0.0,"logprobs":false,"stop":null})");
+  EXPECT_FALSE(read(kEndpoints[2], neutral));
+}
+
+TEST(Request, ASchemaBesideATypeThatDoesNotReadItIsRefused) {
+  const auto chat = [](const char* format) {
+    Json body = Json::parse(kEndpoints[1].least);
+    body["response_format"] = Json::parse(format);
+    return read(kEndpoints[1], body);
+  };
+  EXPECT_FALSE(chat(R"({"type":"json_object","schema":null})"));
+  for (const auto& [format, param] :
+       {std::pair{R"({"type":"json_object","schema":{}})", "response_format.schema"},
+        {R"({"type":"json_object","json_schema":{"name":"a","schema":{}}})", "response_format.json_schema"},
+        {R"({"type":"text","grammar":"root ::= \"a\""})", "response_format.grammar"},
+        {R"({"type":"grammar","grammar":"root ::= \"a\"","schema":{}})", "response_format.schema"},
+        {R"({"type":"json_schema","schema":{},"json_schema":{"name":"a","schema":{}}})",
+         "response_format.schema"}}) {
+    const Problem problem = chat(format);
+    ASSERT_TRUE(problem) << format;
+    EXPECT_EQ(problem->param, param);
+  }
+  Json flat = Json::parse(R"({"input":"a","text":{"format":{"type":"json_object","schema":{}}}})");
+  EXPECT_EQ(read(kEndpoints[2], flat)->param, "text.format.schema");
 }
 
 TEST(Request, UnknownFieldsAreIgnored) {

@@ -58,6 +58,25 @@ Problem read_reasoning(const Json& value, const std::string& path, ResponseField
   return reader.problem();
 }
 
+// Ignored they would give another answer than the caller wanted.
+void visit_other_routes(Fields& fields) {
+  constexpr const char* kNull = R"({"type":"null"})";
+  constexpr const char* kChat = "use /v1/chat/completions";
+  fields.missing({"messages", "another route's"}, kNull, {}, "give them as 'input'");
+  for (const char* name : {"max_tokens", "max_completion_tokens"})
+    fields.missing({name, "another route's"}, kNull, {}, "use 'max_output_tokens'");
+  fields.missing({"response_format", "another route's"}, kNull, {}, "use 'text'");
+  fields.missing({"reasoning_effort", "another route's"}, kNull, {}, "use 'reasoning'");
+  for (const char* name : {"stop", "seed", "logit_bias", "documents", "chat_template_kwargs", "functions"})
+    fields.missing({name, "another route's"}, kNull, {}, kChat);
+  fields.missing({"n", "another route's"}, R"({"type":"integer","enum":[1]})", {"1"}, kChat);
+  for (const char* name : {"frequency_penalty", "presence_penalty"})
+    fields.missing({name, "another route's"}, R"({"type":"number","enum":[0]})", {"0"}, kChat);
+  for (const char* name : {"logprobs", "echo"})
+    fields.missing({name, "another route's"}, R"({"type":"boolean","enum":[false]})", {"false"},
+                   "see 'include', or use /v1/chat/completions or /v1/completions");
+}
+
 void visit_missing_response(Fields& fields) {
   constexpr const char* kNull = R"({"type":"null"})";
   fields.missing({"previous_response_id", "nothing is stored"}, kNull, {},
@@ -104,6 +123,7 @@ void visit(Fields& fields, ResponseFields& response) {
   visit_temperature(fields, response.sampling);
   visit_own_sampling(fields, response.sampling);
   visit_missing_response(fields);
+  visit_other_routes(fields);
   visit_elsewhere(fields);
   visit_notes(fields);
 }

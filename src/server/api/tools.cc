@@ -140,6 +140,24 @@ Problem read_json_schema(const Json& value, const std::string& path, FormatField
   return {};
 }
 
+// A schema or grammar beside a type that does not read it would be dropped without a word.
+Problem check_format_parts(const Json& value, const std::string& path, Shape shape, std::string_view type) {
+  const char* schema_at = shape == Shape::flat ? "schema" : "json_schema";
+  for (const char* part : {"schema", "json_schema", "grammar"}) {
+    const auto found = value.find(part);
+    if (found == value.end() || found->is_null()) continue;
+    const std::string_view reader = part == std::string_view("grammar") ? "grammar" : "json_schema";
+    const bool read = type == reader && (reader == "grammar" || part == std::string_view(schema_at));
+    if (read) continue;
+    const std::string place = fmt::format("{}.{}", path, part);
+    return unsupported(place,
+                       fmt::format("'{}' beside the type {} has no effect: a schema is given as '{}.{}' with "
+                                   "type json_schema, a grammar as '{}.grammar' with type grammar",
+                                   place, type, path, schema_at, path));
+  }
+  return {};
+}
+
 constexpr const char* kFormatNested = R"({"type":"object","required":["type"],"properties":{
   "type":{"type":"string","enum":["text","json_object","json_schema","grammar"]},
   "json_schema":{"type":"object","required":["name","schema"],"description":"with type json_schema","properties":{
@@ -209,6 +227,7 @@ Problem read_format(const Json& value, const std::string& path, Shape shape, For
   reader.choice({"type", "the form of the answer", true}, {"text", "json_object", "json_schema", "grammar"},
                 &type);
   if (reader.problem()) return reader.problem();
+  if (Problem problem = check_format_parts(value, path, shape, *type)) return problem;
   if (type == "json_object") format->format = AnswerFormat::json_object;
   if (type == "json_schema") {
     if (shape == Shape::flat) return read_json_schema(value, path, format);
