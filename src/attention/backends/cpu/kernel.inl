@@ -505,15 +505,15 @@ inline void tile_in_place(const TileArgs& a, KeyRange keys) {
 
 template <KvElement E>
 void tile(const TileArgs& args) {
-  const TileArgs a = args;
-  const KeyRange keys = visible_range(a.any, a.packed ? kPanelWidth : kKeyBlock);
-  if (!a.packed) {
-    if constexpr (kKnownDims) {
-      if (a.qk_dim == 128 && a.v_dim == 128) return tile_in_place<E, 128>(a, keys);
-      if (a.qk_dim == 64 && a.v_dim == 64) return tile_in_place<E, 64>(a, keys);
-    }
-    return tile_in_place<E, 0>(a, keys);
+  const KeyRange keys = visible_range(args.any, args.packed ? kPanelWidth : kKeyBlock);
+  if constexpr (kKnownDims) {
+    if (!args.packed && args.qk_dim == 128 && args.v_dim == 128) return tile_in_place<E, 128>(args, keys);
+    if (!args.packed && args.qk_dim == 64 && args.v_dim == 64) return tile_in_place<E, 64>(args, keys);
   }
+  // Loops over dims that are not known want the fields in registers. Those above are faster without the copy,
+  // which would have to wait for what the driver has just stored.
+  const TileArgs a = args;
+  if (!a.packed) return tile_in_place<E, 0>(a, keys);
   pack_keys<E>(a, keys);
   for (int j = keys.begin / kPanelWidth * kPanelWidth; j < keys.end; j += kPanelWidth)
     for_row_blocks(a.rows, ScoresBlock{a, j});
