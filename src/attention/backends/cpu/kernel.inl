@@ -510,8 +510,8 @@ void tile(const TileArgs& args) {
     if (!args.packed && args.qk_dim == 128 && args.v_dim == 128) return tile_in_place<E, 128>(args, keys);
     if (!args.packed && args.qk_dim == 64 && args.v_dim == 64) return tile_in_place<E, 64>(args, keys);
   }
-  // A copy, so that the compiler may keep its fields: loops over dims that are not known are faster with it, those
-  // above without (docs/PERFORMANCE.md).
+  // A copy, so that the compiler may keep its fields: loops over dims that are not known are faster with it,
+  // those above without (docs/PERFORMANCE.md).
   const TileArgs a = args;
   if (!a.packed) return tile_in_place<E, 0>(a, keys);
   pack_keys<E>(a, keys);
