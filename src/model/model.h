@@ -42,8 +42,7 @@ std::vector<attention::Call> attention_calls(const ModelSpec& spec, const platfo
                                              DType compute, std::span<const KvFormat> group_formats,
                                              Determinism level);
 
-// ---- one step
-// ----------------------------------------------------------------------------------------------
+// ---- one step ------------------------------------------------------------------------------------------
 
 // A call with its pick: made by the engine, used by forward.
 struct BoundCall {
@@ -119,8 +118,7 @@ class Model {
   virtual void logits(const StepContext& context, TensorView hidden, TensorView logits) = 0;
 };
 
-// ---- weights
-// -----------------------------------------------------------------------------------------------
+// ---- weights -------------------------------------------------------------------------------------------
 
 struct LoadOptions {
   bool dummy = false;  // random weights of the config's shapes, seeded

@@ -191,8 +191,7 @@ bool Scheduler::promise_pages(Sequence& sequence, const Candidate& candidate, st
   return true;
 }
 
-// ---- a slot
-// ------------------------------------------------------------------------------------------------
+// ---- a slot --------------------------------------------------------------------------------------------
 
 void Scheduler::seat(InFlight& step, std::uint32_t record, const Candidate& candidate,
                      std::int32_t literals) {

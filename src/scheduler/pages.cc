@@ -110,8 +110,7 @@ void Scheduler::retract(InFlight& step, std::size_t index) {
   ++retractions_;
 }
 
-// ---- prefixes
-// ----------------------------------------------------------------------------------------------
+// ---- prefixes ------------------------------------------------------------------------------------------
 
 // What the sequence has in the cache and the host knows the tokens of, joins the tree.
 void Scheduler::publish(Sequence& sequence) {

@@ -232,8 +232,7 @@ TEST(Scheduler, GoesDownWithSequencesOnBoard) {
   EXPECT_TRUE(rig.pool->idle());
 }
 
-// ---- prefixes, policies, pace
-// ------------------------------------------------------------------------------
+// ---- prefixes, policies, pace --------------------------------------------------------------------------
 
 using Tokens = std::vector<std::int32_t>;
 
