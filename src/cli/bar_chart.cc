@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/text.h"
 #include "cli/command.h"
 
 namespace quire::cli {
@@ -14,33 +15,10 @@ namespace {
 constexpr int kRow = 24, kTitle = 34, kBar = 16, kBars = 420, kText = 300, kEdge = 12;
 constexpr double kLetter = 7.2;  // pixels of the widest digits of a 12-pixel font
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
 bool has_bar(double value) { return std::isfinite(value) && value > 0; }
 
 void add_text(std::string& svg, double x, double y, std::string_view more, std::string_view text) {
-  svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\"{}>{}</text>\n", x, y, more, escaped(text));
+  svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\"{}>{}</text>\n", x, y, more, xml_escaped(text));
 }
 
 void add_chart(std::string& svg, const BarChart& chart, int top, int labels) {

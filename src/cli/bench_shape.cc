@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "base/nearest.h"
 #include "base/result.h"
+#include "base/text.h"
 
 namespace quire::cli {
 
@@ -16,9 +16,7 @@ namespace {
 constexpr std::array<std::string_view, 7> kKeys = {"heads", "dim", "batch", "ctx", "q", "shared", "prefix"};
 
 bool parse_int(std::string_view text, std::int32_t* value) {
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, *value);
-  return error == std::errc() && at == end && *value >= 1 && *value <= (1 << 24);
+  return parse_number(text, value) && *value >= 1 && *value <= (1 << 24);
 }
 
 // "a" or "a/b"; one number stands for both.

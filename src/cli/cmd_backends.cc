@@ -7,6 +7,7 @@
 
 #include "attention/caps.h"
 #include "attention/select.h"
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/log.h"
@@ -130,7 +131,7 @@ Status backends(const BackendsFlags& flags) {
   Json json = platform_to_json(device, table);
   if (flags.model.empty()) {
     if (flags.json) {
-      fmt::print("{}\n", json.dump());
+      fmt::print("{}\n", json_text(json));
     } else {
       fmt::print("{}", matrix_as_text(table));
       for (const std::string& line : platform::platform_lines()) fmt::print("{}\n", line);
@@ -148,7 +149,7 @@ Status backends(const BackendsFlags& flags) {
   }
   add_calls(json, spec);
   json["determinism_price"] = price;
-  fmt::print("{}\n", json.dump());
+  fmt::print("{}\n", json_text(json));
   return {};
 }
 
@@ -164,7 +165,7 @@ Result<std::string> backends_as_json(const std::string& path, const Options& opt
   QUIRE_TRY(price, price_of_level(spec, options, model, device, table));
   add_calls(json, spec);
   json["determinism_price"] = price;
-  return json.dump();
+  return json_text(json);
 }
 
 Command make_backends(CLI::App& root) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/bench/bench.h"
+#include "base/text.h"
 #include "cli/bar_chart.h"
 #include "cli/bench_report.h"
 #include "cli/bench_shape.h"
@@ -41,7 +42,7 @@ Status device(const DeviceFlags& flags) {
     if (linked)
       json["ceilings"]["links"] = {{"host_to_device_bytes_s", links.to_device_bytes_s},
                                    {"device_to_host_bytes_s", links.to_host_bytes_s}};
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", json_text(json));
   } else {
     print_ceilings(device->info(), ceilings);
     if (linked)
@@ -74,7 +75,7 @@ Status attention_bench(const AttentionFlags& flags) {
     Json json{{"machine", machine_to_json(device->info())}, {"ceilings", ceilings_to_json(report.ceilings)}};
     json["cells"] = Json::array();
     for (const bench::AttentionCell& cell : report.cells) json["cells"].push_back(cell_to_json(cell));
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", json_text(json));
     return fine ? Status() : Status(check_failed_error());
   }
   print_ceilings(device->info(), report.ceilings);
@@ -170,7 +171,7 @@ Status step(const StepFlags& flags) {
         cell.batch, cell.context, cell.ms, cell.tokens_s, 100 * cell.fraction, cell.host_us,
         100 * cell.gpu_idle_fraction);
   }
-  if (flags.json) fmt::print("{}\n", json.dump());
+  if (flags.json) fmt::print("{}\n", json_text(json));
   return {};
 }
 
@@ -198,7 +199,7 @@ Status scheduler_bench(const SchedulerFlags& flags) {
               {"steps", request.steps}};
     json["steady"] = times_to_json(report.steady);
     if (request.waiting > 0) json["turnover"] = times_to_json(report.turnover);
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", json_text(json));
     return {};
   }
   const auto line = [](const char* name, const simulate::StepTimes& times) {

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/log.h"
@@ -42,7 +43,7 @@ Status offline(const OfflineFlags& flags) {
               {"load_s", report.load_s},
               {"steps", report.steps},
               {"retractions", report.retractions}};
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", json_text(json));
     return {};
   }
   fmt::print(

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/bench_report.h"
 #include "cli/bench_shape.h"
 #include "cli/command.h"
@@ -145,7 +146,7 @@ Status pages(const PagesFlags& flags) {
     page["hits"] = hits_to_json(found);
     json["pages"].push_back(std::move(page));
   }
-  if (flags.json) fmt::print("{}\n", json.dump());
+  if (flags.json) fmt::print("{}\n", json_text(json));
   return fine ? Status() : Status(check_failed_error());
 }
 

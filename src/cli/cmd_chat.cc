@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/answer_report.h"
@@ -16,6 +15,7 @@
 #include "cli/flags.h"
 #include "cli/log.h"
 #include "cli/observe.h"
+#include "session/messages_json.h"
 
 namespace quire::cli {
 
@@ -51,10 +51,7 @@ std::optional<std::string> read_input() {
 
 Status save(const std::vector<Message>& messages, const std::string& path) {
   std::ofstream output(path);
-  nlohmann::ordered_json array = nlohmann::ordered_json::array();
-  for (const Message& message : messages)
-    array.push_back({{"role", message.role}, {"content", message.content}});
-  output << array.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n";
+  output << session::messages_json(messages, /*indent=*/1) << "\n";
   if (!output.flush()) return bad_input(fmt::format("{}: cannot be written", path));
   return {};
 }

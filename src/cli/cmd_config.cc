@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/observe.h"
@@ -25,7 +26,7 @@ Status print_config(const Config& config) {
     for (const Setting& setting : config.settings->all()) {
       json[setting.name] = {{"value", setting.show()}, {"origin", to_string(setting.origin)}};
     }
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", json_text(json));
     return {};
   }
   for (const Setting& setting : config.settings->all()) {

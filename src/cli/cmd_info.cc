@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/log.h"
@@ -67,7 +68,7 @@ Status info(const InfoFlags& flags) {
   QUIRE_TRY(survey, engine::survey(flags.model, flags.options));
   if (flags.explain) print_explanation(survey.spec.trace, {});
   if (flags.json) {
-    fmt::print("{}\n", to_json(survey).dump());
+    fmt::print("{}\n", json_text(to_json(survey)));
   } else {
     print(survey);
   }

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "engine/ledger.h"
@@ -47,7 +48,7 @@ void print_json(const record::ReplayReport& report, const record::FileReader& re
                     {"bytes", reader.header().bytes},
                     {"ended", record::to_string(reader.header().ended)}};
   json["first_difference"] = report.first ? to_json(*report.first) : nlohmann::ordered_json(nullptr);
-  fmt::print("{}\n", json.dump());
+  fmt::print("{}\n", json_text(json));
 }
 
 void print_text(const record::ReplayReport& report, const record::FileReader& reader) {

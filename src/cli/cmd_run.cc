@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/clock.h"
+#include "base/text.h"
 #include "cli/answer_report.h"
 #include "cli/command.h"
 #include "cli/flags.h"
@@ -76,7 +78,7 @@ Result<TextRequest> single_request(const Run& run, const Session& session) {
 }
 
 void print_line(const nlohmann::ordered_json& json) {
-  const std::string line = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  const std::string line = json_text(json);
   fmt::print("{}\n", line);
   std::fflush(stdout);
 }
@@ -152,7 +154,6 @@ class Many {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
   // What waiting requests may take on the host, some 4 bytes a token of prompt and answer, before a batch
   // that could be full is left to run: 256 MiB.
   static constexpr std::int64_t kMostQueuedTokens = std::int64_t{64} << 20;
@@ -166,7 +167,7 @@ class Many {
     AnswerReport report;
   };
 
-  double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  double now() const { return seconds_since(begin_); }
 
   void wait_for_next() const {
     std::this_thread::sleep_for(std::chrono::duration<double>(lines_[order_[next_]].arrival_s - now()));

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/log.h"
@@ -103,7 +104,7 @@ Status score(const ScoreFlags& flags) {
   QUIRE_CHECK(scores.scored.size() == scores.tokens.size(), "scored={} tokens={}", scores.scored.size(),
               scores.tokens.size());
   if (flags.json) {
-    fmt::print("{}\n", to_json(scores, flags.top).dump());
+    fmt::print("{}\n", json_text(to_json(scores, flags.top)));
     return {};
   }
   for (std::size_t i = 1; i < scores.tokens.size(); ++i) {

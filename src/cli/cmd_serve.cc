@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/log.h"
@@ -168,9 +169,7 @@ Status run_command(Serve& serve) {
     options.http.api_keys = std::move(keys);
   }
   if (options.served_model_name.empty()) options.served_model_name = name_of_model(options.model);
-  options.created =
-      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count();
+  options.created = static_cast<std::int64_t>(unix_now());
   options.drain_s = serve.drain_s;
   options.ready_s = serve.ready_s;
   report_crashes();

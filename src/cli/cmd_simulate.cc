@@ -3,11 +3,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/options.h"
@@ -61,8 +61,7 @@ Result<std::vector<simulate::GroupSpec>> parse_groups(const std::string& text) {
     simulate::GroupSpec group{std::string(name), kv::Keep::all, 0};
     if (name == "window") group.keep = kv::Keep::window;
     if (name == "chunk") group.keep = kv::Keep::chunk;
-    const auto [end, error] = std::from_chars(width.data(), width.data() + width.size(), group.width);
-    const bool sized = error == std::errc() && end == width.data() + width.size() && group.width >= 1;
+    const bool sized = parse_number(width, &group.width) && group.width >= 1;
     if (name == "full" ? item != "full" : group.keep == kv::Keep::all || !sized)
       return bad_input(fmt::format("--groups: '{}' is none of full, window:TOKENS and chunk:TOKENS", item));
     groups.push_back(std::move(group));

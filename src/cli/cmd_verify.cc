@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/conformance/driver.h"
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "engine/resolve.h"
@@ -88,7 +89,7 @@ Status verify(const VerifyFlags& flags) {
                                            .fault = flags.fault};
   QUIRE_TRY(report, conformance::verify(table, options));
   if (flags.json) {
-    fmt::print("{}\n", to_json(report).dump());
+    fmt::print("{}\n", json_text(to_json(report)));
   } else {
     print(report, device);
   }

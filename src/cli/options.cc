@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <utility>
+
+#include "base/text.h"
 
 namespace quire::cli {
 
@@ -34,12 +35,11 @@ Status parse_logit_bias(const std::string& text, Sampling* sampling) {
   const std::size_t equals = text.find('=');
   std::int32_t token = 0;
   float value = 0;
-  const char* end = text.data() + text.size();
   if (equals == std::string::npos) return bad_input("not ID=X, as in 42=-1.5");
-  const auto id = std::from_chars(text.data(), text.data() + equals, token);
-  const auto bias = std::from_chars(text.data() + equals + 1, end, value);
-  const bool ok = id.ec == std::errc() && id.ptr == text.data() + equals && token >= 0 &&
-                  bias.ec == std::errc() && bias.ptr == end && std::isfinite(value) && can_keep<float>(value);
+  const std::string_view view = text;
+  const bool ok = parse_number(view.substr(0, equals), &token) && token >= 0 &&
+                  parse_number(view.substr(equals + 1), &value) && std::isfinite(value) &&
+                  can_keep<float>(value);
   if (!ok) return bad_input("not ID=X, as in 42=-1.5");
   sampling->logit_bias.emplace_back(token, value);
   return {};

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,6 +11,7 @@
 
 #include "base/nearest.h"
 #include "base/result.h"
+#include "base/text.h"
 #include "cli/settings.h"
 
 namespace quire::cli {
@@ -130,9 +130,7 @@ Status read_logit_bias(const Json& json, TextRequest* request) {
   request->sampling.logit_bias.clear();
   for (const auto& [key, value] : json["logit_bias"].items()) {
     std::int32_t id = 0;
-    const char* end = key.data() + key.size();
-    const auto [rest, error] = std::from_chars(key.data(), end, id);
-    const bool fine = error == std::errc() && rest == end && id >= 0 && value.is_number() &&
+    const bool fine = parse_number(key, &id) && id >= 0 && value.is_number() &&
                       std::isfinite(value.get<float>()) && can_keep<float>(value.get<double>());
     if (!fine) return bad_input(fmt::format("\"logit_bias\": '{}' is not a token id with a number", key));
     request->sampling.logit_bias.emplace_back(id, value.get<float>());

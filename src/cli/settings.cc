@@ -11,20 +11,10 @@
 
 #include "base/check.h"
 #include "base/nearest.h"
+#include "base/text.h"
 #include "cli/command.h"
 
 namespace quire::cli {
-
-namespace {
-
-template <class Number>
-bool parse_number(const std::string& text, Number* value) {
-  const char* end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, *value);
-  return result.ec == std::errc() && result.ptr == end;
-}
-
-}  // namespace
 
 std::string environment_name(std::string_view name) {
   std::string variable = "QUIRE_";

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/build_info.h"
 #include "platform/cpu/isa.h"
 #include "platform/platform.h"
@@ -32,7 +33,7 @@ std::string version_as_json() {
   std::istringstream targets(kCudaArchitectures);
   for (std::string target; std::getline(targets, target, ';');)
     json["cuda_architectures"].push_back("sm_" + target);
-  return json.dump();
+  return json_text(json);
 }
 
 }  // namespace quire::cli

@@ -13,8 +13,6 @@
 namespace quire::engine {
 namespace {
 
-double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 Percentiles percentiles(std::vector<double> values) {
   if (values.empty()) return {};
   const auto at = [&](double share) {

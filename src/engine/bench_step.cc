@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::int32_t kWarmSteps = 3;
 
-double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 Status check(const BenchStepRequest& request) {
   if (request.batches.empty() || request.contexts.empty() || request.steps < 1)
     return bad_input("bench step needs at least one batch size, one context and one step");

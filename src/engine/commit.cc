@@ -8,16 +8,11 @@
 #include "engine/limits.h"
 
 namespace quire::engine {
-namespace {
-
-double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-}  // namespace
 
 void EngineImpl::commit(std::vector<Output>& outputs) {
   const Clock::time_point wait_begin = Clock::now();
   parts_->events[committed_ & 1]->wait();
-  waited_s_ += since(wait_begin);
+  waited_s_ += seconds_since(wait_begin);
   const Flight& flight = flights_[committed_ & 1];
   const Results& results = parts_->buffers->host_results(static_cast<std::int64_t>(committed_));
   row_results_.clear();
@@ -153,7 +148,7 @@ void EngineImpl::report_admission(const Live& live, Output& output) {
   output.cached_tokens = live.cached_tokens;
   output.cache_miss = kv::to_string(live.miss);
   const Clock::time_point ran = live.admitted == Clock::time_point{} ? Clock::now() : live.admitted;
-  output.queued_s = std::chrono::duration<double>(ran - live.submitted).count();
+  output.queued_s = seconds(ran - live.submitted);
 }
 
 void EngineImpl::finish(SequenceId id, Finish reason, std::vector<Output>& outputs) {
@@ -164,10 +159,9 @@ void EngineImpl::finish(SequenceId id, Finish reason, std::vector<Output>& outpu
   output.prompt_tokens = live.prompt_tokens;
   output.completion_tokens = live.completion_tokens();
   report_admission(live, output);
-  output.finish_s = since(live.submitted);
+  output.finish_s = seconds_since(live.submitted);
   const bool began = live.first_token != Clock::time_point{};
-  output.first_token_s =
-      began ? std::chrono::duration<double>(live.first_token - live.submitted).count() : 0.0;
+  output.first_token_s = began ? seconds(live.first_token - live.submitted) : 0.0;
   if (live.history_step > committed_) retired_.emplace_back(live.history_step, std::move(live.tokens));
   requests_.remove(id);
 }

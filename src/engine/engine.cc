@@ -16,8 +16,6 @@ namespace {
 // Steps between full audits, in builds that check: they walk every page and every row.
 constexpr std::uint64_t kAuditEvery = 16;
 
-double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 }  // namespace
 
 // ---- the loop ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ Result<std::unique_ptr<EngineImpl>> EngineImpl::open(const std::string& model, c
   QUIRE_TRY(parts, assemble(model, options, table));
   engine->parts_ = std::move(parts);
   QUIRE_TRY_STATUS(engine->make_scheduler());
-  engine->fill_info(std::chrono::duration<double>(Clock::now() - begin).count());
+  engine->fill_info(seconds_since(begin));
   return engine;
 }
 

@@ -88,7 +88,7 @@ void EngineImpl::page_map(PageMap& map) const {
                             .prompt_tokens = live.prompt_tokens,
                             .output_tokens = live.completion_tokens(),
                             .cached_tokens = live.cached_tokens,
-                            .age_s = std::chrono::duration<double>(now - live.submitted).count()});
+                            .age_s = seconds(now - live.submitted)});
   });
   std::sort(map.requests.begin(), map.requests.end(),
             [](const RequestState& a, const RequestState& b) { return a.id < b.id; });

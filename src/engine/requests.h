@@ -9,14 +9,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "kv/miss.h"
 #include "quire/engine.h"
 
 namespace quire::engine {
-
-using Clock = std::chrono::steady_clock;
 
 struct Live {
   Request request;                   // its prompt is moved to `tokens`

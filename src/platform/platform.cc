@@ -2,9 +2,9 @@
 
 #include <fmt/core.h>
 
-#include <charconv>
 #include <optional>
 
+#include "base/text.h"
 #include "platform/entry.h"
 
 namespace quire::platform {
@@ -22,9 +22,7 @@ std::optional<int> cuda_ordinal(std::string_view name) {
   if (name.empty()) return 0;
   if (name.front() != ':' || name.size() < 2) return std::nullopt;
   int ordinal = -1;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + 1, end, ordinal);
-  if (error != std::errc() || stop != end || ordinal < 0) return std::nullopt;
+  if (!parse_number(name.substr(1), &ordinal) || ordinal < 0) return std::nullopt;
   return ordinal;
 }
 

@@ -3,30 +3,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
+
+#include "base/text.h"
 
 namespace quire::record {
 namespace {
 
 constexpr std::size_t kMostRanges = 256;
 
-bool parse_number(std::string_view text, std::int64_t& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() && number >= 0;
-}
+bool parse_step(std::string_view text, std::int64_t& step) { return parse_number(text, &step) && step >= 0; }
 
 bool parse_range(std::string_view text, std::int64_t& first, std::int64_t& last) {
   const std::size_t dash = text.find('-');
   if (dash == std::string_view::npos) {
-    if (!parse_number(text, first)) return false;
+    if (!parse_step(text, first)) return false;
     last = first;
     return true;
   }
   last = INT64_MAX;
   const std::string_view end = text.substr(dash + 1);
-  return parse_number(text.substr(0, dash), first) && (end.empty() || parse_number(end, last)) &&
-         first <= last;
+  return parse_step(text.substr(0, dash), first) && (end.empty() || parse_step(end, last)) && first <= last;
 }
 
 }  // namespace

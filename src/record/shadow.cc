@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/nearest.h"
+#include "base/text.h"
 #include "record/fetch.h"
 #include "tensor/values.h"
 
@@ -16,9 +17,6 @@ namespace quire::record {
 namespace {
 
 using attention::Problem;
-using Clock = std::chrono::steady_clock;
-
-double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // splitmix64's finaliser.
 std::uint64_t mixed(std::uint64_t x) {
@@ -40,11 +38,9 @@ void keep_largest(Place& place, double error, const Place& here) {
 Result<ShadowWish> parse_shadow(const std::string& text) {
   const std::size_t colon = text.find(':');
   ShadowWish wish;
-  const char* end = text.data() + text.size();
   const bool parted = colon != std::string::npos && colon > 0;
-  const auto number = parted ? std::from_chars(text.data() + colon + 1, end, wish.fraction)
-                             : std::from_chars_result{end, std::errc::invalid_argument};
-  if (!parted || number.ec != std::errc() || number.ptr != end || !(wish.fraction > 0 && wish.fraction <= 1))
+  if (!parted || !parse_number(std::string_view(text).substr(colon + 1), &wish.fraction) ||
+      !(wish.fraction > 0 && wish.fraction <= 1))
     return bad_input(
         fmt::format("--shadow {}: not BACKEND:FRACTION with a fraction over 0 and at most 1, as in "
                     "reference:0.05",
@@ -127,7 +123,7 @@ void Shadow::plan(std::uint32_t index, const attention::StepShape& shape, platfo
   const Clock::time_point begin = Clock::now();
   instances_[index]->plan(shape, {plans_[index]->data(), plans_[index]->bytes()}, stream);
   stream.synchronize();
-  report_.seconds += since(begin);
+  report_.seconds += seconds_since(begin);
 }
 
 void Shadow::run(std::uint32_t index, std::int32_t layer, std::int32_t first_token, double first_seconds,
@@ -154,9 +150,9 @@ void Shadow::run(std::uint32_t index, std::int32_t layer, std::int32_t first_tok
   fetch.wait();
   compare(calls_[index], layer, first_token, shape.total_q);
   ++report_.calls;
-  report_.seconds += std::chrono::duration<double>(end - begin).count();
+  report_.seconds += seconds(end - begin);
   report_.first_seconds += first_seconds;
-  report_.compare_seconds += since(end);
+  report_.compare_seconds += seconds_since(end);
 }
 
 void Shadow::compare(const attention::Call& call, std::int32_t layer, std::int32_t first_token,

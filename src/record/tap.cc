@@ -1,10 +1,9 @@
 #include "record/tap.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace quire::record {
-
-using Clock = std::chrono::steady_clock;
 
 void Tap::plan(const attention::StepShape& shape, attention::PlanBuffer buffer, platform::Stream& stream) {
   inner_.plan(shape, buffer, stream);
@@ -28,7 +27,7 @@ void Tap::run(const attention::StepShape& shape, const attention::Args& args, at
   ++runs_;
   if (step_.recorder == nullptr && !shadowed) return;
   stream.synchronize();
-  const double seconds = shadowed ? std::chrono::duration<double>(Clock::now() - begin).count() : 0.0;
+  const double seconds = shadowed ? seconds_since(begin) : 0.0;
   const std::int32_t first_token = decode_ ? 0 : step_.decode_q;
   if (step_.recorder != nullptr) step_.recorder->call(index_, layer(), first_token, shape, args, stream);
   if (shadowed) step_.shadow->run(index_, layer(), first_token, seconds, shape, args, stream);

@@ -28,8 +28,6 @@ std::string Answer::flush() {
   return stopped_ ? std::move(step.text) : std::move(step.text) + stops_.flush();
 }
 
-double Answer::age_s() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-}
+double Answer::age_s() const { return seconds_since(begin_); }
 
 }  // namespace quire::session

@@ -1,12 +1,12 @@
 // Answer: one request's text on its way out: detokenising, stop strings and the times of its tokens.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "tokenizer/detokenizer.h"
 #include "tokenizer/stop.h"
 
@@ -33,7 +33,7 @@ class Answer {
  private:
   std::optional<tokenizer::Detokenizer> detokenizer_;
   tokenizer::StopMatcher stops_;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  Clock::time_point begin_ = Clock::now();
   double first_token_s_ = 0.0;
   std::int32_t tokens_ = 0;
   bool stopped_ = false;

@@ -5,14 +5,14 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
+
 namespace quire::session {
 namespace {
 
 using Json = nlohmann::json;
 
-std::string dumped(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-std::string error_line(const Error& error) { return dumped(Json{{"error", error.message}}); }
+std::string error_line(const Error& error) { return json_text(Json{{"error", error.message}}); }
 
 // One past the value that begins at `at` of valid JSON.
 std::size_t value_end(std::string_view json, std::size_t at) {
@@ -110,19 +110,19 @@ Result<std::string> detokenized(const tokenizer::Tokenizer& tokenizer, std::stri
   std::vector<tokenizer::TokenId> ids;
   for (const Json& value : Json::parse(json)) {
     if (!value.is_number_integer() || value < 0 || value >= tokenizer.vocabulary_size()) {
-      return bad_input(fmt::format("{} is not a token id in 0..{}", dumped(value).substr(0, 100),
+      return bad_input(fmt::format("{} is not a token id in 0..{}", json_text(value).substr(0, 100),
                                    tokenizer.vocabulary_size() - 1));
     }
     ids.push_back(value.get<tokenizer::TokenId>());
   }
-  return dumped(Json{{"text", tokenizer.decode(ids, skip_special)}});
+  return json_text(Json{{"text", tokenizer.decode(ids, skip_special)}});
 }
 
 Result<std::string> rendered(const ChatTemplate& chat_template, const TemplateTokens& defaults,
                              std::string_view line) {
   QUIRE_TRY(inputs, conversation_inputs(defaults, line));
   QUIRE_TRY(chat, chat_template.render(inputs));
-  return dumped(Json{{"text", chat.text}});
+  return json_text(Json{{"text", chat.text}});
 }
 
 std::string line_of(Result<std::string> result) { return result ? *result : error_line(result.error()); }

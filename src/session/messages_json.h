@@ -1,4 +1,4 @@
-// Messages as the JSON array that a chat template reads.
+// Messages as the JSON array that a chat template reads; `indent` as in json_text (base/text.h).
 #pragma once
 
 #include <string>
@@ -8,6 +8,6 @@
 
 namespace quire::session {
 
-std::string messages_json(const std::vector<Message>& messages);
+std::string messages_json(const std::vector<Message>& messages, int indent = -1);
 
 }  // namespace quire::session

@@ -18,8 +18,6 @@ namespace quire {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 class SessionImpl final : public Session {
  public:
   SessionImpl(std::unique_ptr<session::TextModel> text, std::unique_ptr<Engine> engine)

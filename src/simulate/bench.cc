@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "scheduler/scheduler.h"
 #include "simulate/trace.h"
 
@@ -25,8 +26,6 @@ namespace quire::simulate {
 }
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 Status check(const BenchSchedulerRequest& request) {
   const auto within = [](const char* what, std::int64_t value, std::int64_t low,

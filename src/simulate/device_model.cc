@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace quire::simulate {
 namespace {
@@ -186,9 +187,9 @@ double DeviceModel::rows_seconds(double count) const {
 }
 
 std::string to_string(const DeviceModel& model) {
-  std::string points;
-  for (const DeviceModel::Point& point : model.rows)
-    points += fmt::format("{}{:g}: {:.4g}", points.empty() ? "" : ", ", point.rows, point.seconds * 1e3);
+  const std::string points = comma_list(model.rows, [](const DeviceModel::Point& point) {
+    return fmt::format("{:g}: {:.4g}", point.rows, point.seconds * 1e3);
+  });
   return fmt::format("rows and ms {} + {:.4g} us a row of logits + {:.4g} ns a key + {:.4g} ns a pair",
                      points, model.logit_s * 1e6, model.key_s * 1e9, model.pair_s * 1e9);
 }

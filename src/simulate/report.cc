@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
+
 namespace quire::simulate {
 namespace {
 
@@ -70,7 +72,7 @@ std::string to_json(const Report& report, std::uint64_t seed) {
   json["itl_s"] = quantiles(report.itl_s);
   json["violations"] = report.violations;
   json["seed"] = seed;
-  return json.dump();
+  return json_text(json);
 }
 
 }  // namespace quire::simulate

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <functional>
 #include <utility>
 
 #include "base/check.h"
 #include "base/nearest.h"
+#include "base/text.h"
 #include "simulate/random.h"
 
 namespace quire::simulate {
@@ -159,12 +159,6 @@ void add_faults(const SyntheticSpec& spec, std::uint64_t seed, Trace& trace) {
     if (random.chance(spec.slow))
       request.faults.read_tokens_s = static_cast<float>(1.0 + 4.0 * random.unit());
   }
-}
-
-template <class Number>
-bool parse_number(std::string_view text, Number* target) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *target);
-  return error == std::errc() && end == text.data() + text.size();
 }
 
 struct Key {

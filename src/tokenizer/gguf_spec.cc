@@ -1,4 +1,5 @@
 // TokenizerSpec from the vocabulary of a GGUF file.
+#include "base/text.h"
 #include "tokenizer/gguf_pre.h"
 
 #include <fmt/core.h>
@@ -16,12 +17,6 @@ enum GgufType : std::int32_t {
   kUnused = 5,
   kByte = 6
 };
-
-std::string known_names() {
-  std::string names;
-  for (const GgufPre& row : gguf_pre_table()) names += (names.empty() ? "" : ", ") + std::string(row.name);
-  return names;
-}
 
 Status read_tokens(const GgufVocabulary& v, TokenizerSpec& spec) {
   if (v.tokens.size() > kIdsMax)
@@ -80,7 +75,7 @@ Result<TokenizerSpec> spec_from_gguf(const GgufVocabulary& v) {
   const GgufPre* pre = find_gguf_pre(v.pre);
   if (!pre) {
     return bad_input(fmt::format("pre-tokenizer \"{}\" of the GGUF file is not supported; supported: {}",
-                                 v.pre, known_names()));
+                                 v.pre, comma_list(gguf_pre_table(), &GgufPre::name)));
   }
   TokenizerSpec spec;
   QUIRE_TRY_STATUS(read_tokens(v, spec));

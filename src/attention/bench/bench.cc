@@ -9,6 +9,7 @@
 #include "attention/bench/ceilings.h"
 #include "attention/bench/cell.h"
 #include "base/check.h"
+#include "base/text.h"
 #include "platform/cpu/stream.h"
 
 namespace quire::attention::bench {
@@ -73,11 +74,9 @@ Result<Running> start(Bench& bench, const CellSpec& spec) {
   r.cell.call = to_string(problem.phase);
   r.cell.kv_dtype = to_string(spec.kv);
   const Backend* row = find_backend(bench.table, spec.backend);
-  if (row == nullptr) {
-    std::string names;
-    for (const Backend& b : bench.table) names += (names.empty() ? "" : ", ") + std::string(b.name);
-    return bad_input(fmt::format("no attention backend is called {}: use one of {}", spec.backend, names));
-  }
+  if (row == nullptr)
+    return bad_input(fmt::format("no attention backend is called {}: use one of {}", spec.backend,
+                                 comma_list(bench.table, &Backend::name)));
   if (spec.shape.q_len > spec.shape.context)
     return bad_input(fmt::format("a query of {} rows has a context of {} keys: use --context {} or more",
                                  spec.shape.q_len, spec.shape.context, spec.shape.q_len));
@@ -100,7 +99,7 @@ Result<Running> start(Bench& bench, const CellSpec& spec) {
 // Seconds of one layer, averaged over whole passes.
 double time_layer(Bench& bench, Cell& cell) {
   std::int64_t runs = 0;
-  const double begin = now_seconds();
+  const double begin = steady_now();
   double end = begin;
   do {
     if (cell.recorded())
@@ -109,7 +108,7 @@ double time_layer(Bench& bench, Cell& cell) {
       cell.enqueue();
     bench.stream->synchronize();
     runs += cell.recorded() ? cell.runs() : cell.layers();
-    end = now_seconds();
+    end = steady_now();
   } while (end - begin < bench.options.round_seconds);
   return (end - begin) / static_cast<double>(runs);
 }

@@ -135,19 +135,19 @@ void CpuMeter::launches() {
   constexpr int kCount = 200;
   std::vector<double> single;
   for (int i = 0; i < kCount; ++i) {
-    const double start = now_seconds();
+    const double start = steady_now();
     platform::cpu::as_cpu(stream_).enqueue([](Team&) {});
     stream_.synchronize();
-    single.push_back((now_seconds() - start) * 1e6);
+    single.push_back((steady_now() - start) * 1e6);
   }
   launch_.push_back(median(single));
   stream_.begin_capture();
   for (int i = 0; i < kCount; ++i) platform::cpu::as_cpu(stream_).enqueue([](Team&) {});
   const std::unique_ptr<platform::Graph> graph = stream_.end_capture();
-  const double start = now_seconds();
+  const double start = steady_now();
   stream_.launch(*graph);
   stream_.synchronize();
-  node_.push_back((now_seconds() - start) * 1e6 / kCount);
+  node_.push_back((steady_now() - start) * 1e6 / kCount);
 }
 
 Ceilings CpuMeter::summary() const {
@@ -169,10 +169,6 @@ double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
-}
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 Result<std::unique_ptr<CeilingMeter>> make_cpu_meter(platform::Device& device, platform::Stream& stream,

@@ -6,11 +6,11 @@
 
 #include "attention/bench/bench.h"
 #include "attention/bench/loops.h"
+#include "base/clock.h"
 
 namespace quire::attention::bench {
 
 double median(std::vector<double> values);  // 0 for none
-double now_seconds();
 
 class CeilingMeter {
  public:
@@ -37,11 +37,11 @@ Result<std::unique_ptr<CeilingMeter>> make_cuda_meter(platform::Device& device, 
 template <class F>
 double rate(double least_seconds, F pass) {
   double work = 0;
-  const double start = now_seconds();
+  const double start = steady_now();
   double end = start;
   do {
     work += pass();
-    end = now_seconds();
+    end = steady_now();
   } while (end - start < least_seconds);
   return work / (end - start);
 }

@@ -74,10 +74,10 @@ class CudaMeter final : public CeilingMeter {
     constexpr int kCount = 200;
     std::vector<double> single;
     for (int i = 0; i < kCount; ++i) {
-      const double start = now_seconds();
+      const double start = steady_now();
       platform::cuda::launch_empty(stream_);
       stream_.synchronize();
-      single.push_back((now_seconds() - start) * 1e6);
+      single.push_back((steady_now() - start) * 1e6);
     }
     launch_.push_back(median(single));
     stream_.begin_capture();
@@ -86,10 +86,10 @@ class CudaMeter final : public CeilingMeter {
     stream_.launch(*graph);
     stream_.synchronize();
     constexpr int kLaunches = 5;
-    const double start = now_seconds();
+    const double start = steady_now();
     for (int i = 0; i < kLaunches; ++i) stream_.launch(*graph);
     stream_.synchronize();
-    node_.push_back((now_seconds() - start) * 1e6 / (kCount * kLaunches));
+    node_.push_back((steady_now() - start) * 1e6 / (kCount * kLaunches));
   }
 
   Ceilings summary() const override {

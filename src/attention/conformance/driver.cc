@@ -6,18 +6,15 @@
 #include <fmt/format.h>
 
 #include "attention/conformance/judge.h"
+#include "base/clock.h"
+#include "base/text.h"
 
 namespace quire::conformance {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using attention::Backend;
 using attention::Box;
 using attention::Problem;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 bool box_is_here(const Box& box, const platform::DeviceInfo& device) {
   return (box.platforms == 0 || (box.platforms & attention::bit(device.kind))) &&
@@ -165,14 +162,12 @@ Result<VerifyReport> verify(std::span<const Backend> table, const VerifyOptions&
   if (!options.fault.empty() && fault == nullptr)
     return bad_input(fmt::format("there is no fault '{}'; there are\n{}", options.fault, fault_list()));
   std::vector<const Backend*> rows;
-  std::string names;
-  for (const Backend& row : table) {
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", row.name);
+  for (const Backend& row : table)
     if (options.backend.empty() || row.name == options.backend) rows.push_back(&row);
-  }
   if (rows.empty())
-    return bad_input(fmt::format("there is no attention backend '{}'; this build has {}", options.backend,
-                                 names.empty() ? "none for this platform" : names));
+    return bad_input(
+        fmt::format("there is no attention backend '{}'; this build has {}", options.backend,
+                    table.empty() ? "none for this platform" : comma_list(table, &Backend::name)));
   QUIRE_TRY(machine, open_machine(options.device));
   VerifyReport report;
   report.seed = options.seed;

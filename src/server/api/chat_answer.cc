@@ -1,6 +1,7 @@
 // Writers of /v1/chat/completions.
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "server/api/answer.h"
 #include "server/api/call_ids.h"
 #include "server/api/json_parts.h"
@@ -99,7 +100,7 @@ class ChatWhole final : public ChatWriter {
                       {"logprobs", logprobs_ ? logprobs_json(choice.logprobs) : Json(nullptr)},
                       {"finish_reason", choice.finish}});
     }
-    return dumped(with_totals(object("chat.completion"), std::move(list), totals));
+    return json_text(with_totals(object("chat.completion"), std::move(list), totals));
   }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "server/api/call_fields.h"
 #include "server/api/messages.h"
 #include "server/api/sampling.h"
@@ -131,7 +132,7 @@ Problem read_chat(const Json& body, const ModelFacts& facts, Call* call) {
   if (chat.reasoning_effort) chat.kwargs["reasoning_effort"] = *chat.reasoning_effort;
   if (!chat.documents.is_null()) conversation["documents"] = std::move(chat.documents);
   if (!chat.kwargs.empty()) conversation["kwargs"] = std::move(chat.kwargs);
-  request.conversation = dumped(conversation);
+  request.conversation = json_text(conversation);
   return check_prompt_size(request, "messages", facts);
 }
 

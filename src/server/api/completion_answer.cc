@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "server/api/answer.h"
 #include "server/api/json_parts.h"
 #include "server/api/whole_choice.h"
@@ -102,7 +103,7 @@ class CompletionWhole final : public CompletionWriter {
                       {"logprobs", std::move(logprobs)},
                       {"finish_reason", choice.finish}});
     }
-    return dumped(with_totals(object(), std::move(list), totals));
+    return json_text(with_totals(object(), std::move(list), totals));
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "server/api/json.h"
 
 namespace quire::server::api {
@@ -14,7 +15,7 @@ std::string error_body(const ApiError& error) {
   object["type"] = error_type(error.status);
   object["param"] = or_null(error.param);
   object["code"] = or_null(error.code);
-  return dumped(Json{{"error", std::move(object)}});
+  return json_text(Json{{"error", std::move(object)}});
 }
 
 HttpAnswer error_answer(const ApiError& error) {

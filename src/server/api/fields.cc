@@ -6,6 +6,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
+
 namespace quire::server::api {
 
 Problem want_object(const Json& value, const std::string& path) {
@@ -146,9 +148,8 @@ void FieldReader::choice(Field field, std::vector<std::string_view> legal,
   const auto& text = value->get_ref<const std::string&>();
   if (std::find(legal.begin(), legal.end(), text) == legal.end()) {
     const std::string path = path_of(field.name);
-    std::string names;
-    for (const std::string_view name : legal) names.append(names.empty() ? "" : ", ").append(name);
-    problem_ = invalid_value(path, fmt::format("'{}' is {}: give one of {}", path, shown(*value), names));
+    problem_ = invalid_value(
+        path, fmt::format("'{}' is {}: give one of {}", path, shown(*value), comma_list(legal)));
     return;
   }
   *target = text;
@@ -171,7 +172,7 @@ void FieldSchema::add(const Field& field, Json schema) {
     }
   }
   schema["description"] = field.what;
-  properties_.push_back({field.name, dumped(schema), field.required});
+  properties_.push_back({field.name, json_text(schema), field.required});
 }
 
 void FieldSchema::boolean(Field field, std::optional<bool>*) { add(field, {{"type", "boolean"}}); }
@@ -205,7 +206,7 @@ std::string FieldSchema::schema() const {
   }
   Json schema{{"type", "object"}, {"properties", std::move(properties)}};
   if (!required.empty()) schema["required"] = std::move(required);
-  return dumped(schema);
+  return json_text(schema);
 }
 
 }  // namespace quire::server::api

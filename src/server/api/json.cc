@@ -6,6 +6,8 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
+
 namespace quire::server::api {
 namespace {
 
@@ -77,12 +79,10 @@ Problem parse_body(std::string_view body, Json* target) {
   return {};
 }
 
-std::string dumped(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 std::string shown(const Json& value) {
   constexpr std::size_t kBytesMax = 60;
   if (value.is_structured()) return std::string(type_name(value));
-  std::string text = dumped(value);
+  std::string text = json_text(value);
   if (text.size() <= kBytesMax) return text;
   text.resize(kBytesMax);
   while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();

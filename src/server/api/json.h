@@ -28,8 +28,6 @@ std::string too_much_json(std::string_view text);
 // The object that a body holds. Refuses what is not JSON, not UTF-8, not an object, or over the limits.
 Problem parse_body(std::string_view body, Json* target);
 
-// Compact; bytes that are not UTF-8 become U+FFFD.
-std::string dumped(const Json& value);
 // A value as a message shows it: JSON, cut after so many bytes.
 std::string shown(const Json& value);
 // "a string", "an array", "null", ...

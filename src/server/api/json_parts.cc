@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/text.h"
 #include "tokenizer/unicode.h"
 
 namespace quire::server::api {
@@ -23,10 +24,10 @@ Json likely_json(float logprob, const std::string& bytes) {
 
 }  // namespace
 
-std::string sse(const Json& data) { return "data: " + dumped(data) + "\n\n"; }
+std::string sse(const Json& data) { return "data: " + json_text(data) + "\n\n"; }
 
 std::string sse(std::string_view event, const Json& data) {
-  return fmt::format("event: {}\ndata: {}\n\n", event, dumped(data));
+  return fmt::format("event: {}\ndata: {}\n\n", event, json_text(data));
 }
 
 double finite(float logprob) {

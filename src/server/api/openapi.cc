@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "server/api/chat_call.h"
 #include "server/api/completion_call.h"
 #include "server/api/json.h"
@@ -144,7 +145,7 @@ std::string openapi_document(const ModelFacts& facts) {
   document["components"] = {{"schemas", std::move(schemas)},
                             {"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}};
   document["security"] = Json::array({Json::object(), {{"key", Json::array()}}});
-  return dumped(document);
+  return json_text(document);
 }
 
 }  // namespace quire::server::api

@@ -2,6 +2,7 @@
 // forms keep that object.
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "server/api/answer.h"
 #include "server/api/call_ids.h"
 #include "server/api/json_parts.h"
@@ -52,7 +53,7 @@ class ResponseWriter final : public Writer {
                       {"output_tokens_details", {{"reasoning_tokens", 0}}},
                       {"total_tokens", totals.prompt_tokens + totals.completion_tokens}};
     whole["quire"] = own_json(totals);
-    if (!stream_) return dumped(whole);
+    if (!stream_) return json_text(whole);
     out_.clear();
     emit(cut_ ? "response.incomplete" : "response.completed", {{"response", std::move(whole)}});
     return std::move(out_);

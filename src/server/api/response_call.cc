@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "server/api/call_fields.h"
 #include "server/api/input_items.h"
 #include "server/api/limits.h"
@@ -152,7 +153,7 @@ std::string repeated_fields(const Json& body, const ResponseFields& response, co
   out["top_p"] = request.sampling.top_p;
   out["truncation"] = "disabled";
   out["user"] = given("user", nullptr);
-  return dumped(out);
+  return json_text(out);
 }
 
 }  // namespace
@@ -186,7 +187,7 @@ Problem read_response(const Json& body, const ModelFacts& facts, Call* call) {
   Json conversation{{"messages", std::move(messages)}};
   if (Problem problem = finish_tools(response.tools, facts, call, &conversation)) return problem;
   if (response.reasoning_effort) conversation["kwargs"]["reasoning_effort"] = *response.reasoning_effort;
-  request.conversation = dumped(conversation);
+  request.conversation = json_text(conversation);
   if (Problem problem = check_prompt_size(request, "input", facts)) return problem;
   call->repeated = repeated_fields(body, response, request);
   return {};

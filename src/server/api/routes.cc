@@ -6,6 +6,8 @@
 #include <random>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/text.h"
 #include "server/api/chat_call.h"
 #include "server/api/completion_call.h"
 #include "server/api/exchange.h"
@@ -25,11 +27,6 @@ std::uint64_t random_bits() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
-std::int64_t unix_seconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 void run(EngineLoop& loop, const api::ModelFacts& facts, ReadCall read, const HttpRequest& request,
          const std::shared_ptr<Responder>& responder) {
   Json body;
@@ -38,7 +35,7 @@ void run(EngineLoop& loop, const api::ModelFacts& facts, ReadCall read, const Ht
   if (!problem) problem = read(body, facts, &call);
   if (problem) return responder->send(api::error_answer(*problem));
   api::AnswerHead head{.id = fmt::format("{:016x}{:08x}", random_bits(), random_bits() >> 32),
-                       .created = unix_seconds(),
+                       .created = static_cast<std::int64_t>(unix_now()),
                        .model = facts.name};
   api::run_call(loop, call, std::move(head), random_bits(), responder);
 }
@@ -55,13 +52,13 @@ void add_models(Router& router, const api::ModelFacts& facts) {
   router.add("GET", "/v1/models", RouteAccess::keyed,
              [facts](const HttpRequest&, const std::shared_ptr<Responder>& responder) {
                const Json list{{"object", "list"}, {"data", Json::array({model_json(facts)})}};
-               responder->send({.body = api::dumped(list)});
+               responder->send({.body = json_text(list)});
              });
   // A name may be a path of several segments.
   router.add("GET", "/v1/models/{model*}", RouteAccess::keyed,
              [facts](const HttpRequest& request, const std::shared_ptr<Responder>& responder) {
                if (request.param("model") == facts.name)
-                 return responder->send({.body = api::dumped(model_json(facts))});
+                 return responder->send({.body = json_text(model_json(facts))});
                responder->send(api::error_answer(api::ApiError{
                    404,
                    fmt::format("the model {} is not here: /v1/models lists \"{}\"",

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "base/text.h"
 
 namespace quire::server::api {
 namespace {
@@ -47,10 +48,8 @@ Problem read_bias(const Json& value, const std::string& path,
   for (const auto& [key, bias] : value.items()) {
     const std::string place = fmt::format("{}.{}", path, key.substr(0, 40));
     std::int32_t id = 0;
-    const char* end = key.data() + key.size();
-    const auto [rest, error] = std::from_chars(key.data(), end, id);
     // "07" and "-0" could name a token a second time.
-    if (error != std::errc() || rest != end || id < 0 || key != std::to_string(id))
+    if (!parse_number(key, &id) || id < 0 || key != std::to_string(id))
       return invalid_value(place, fmt::format("'{}': {} is not a token id", place, shown(Json(key))));
     if (!bias.is_number())
       return invalid_type(place, fmt::format("'{}' is {}: give a number", place, type_name(bias)));

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/text.h"
 #include "server/api/call_fields.h"
 #include "server/api/fields.h"
 #include "server/api/limits.h"
@@ -74,7 +75,7 @@ Problem read_tokenize(const std::string& body, const ModelFacts& facts, TextRequ
   }
   Json conversation{{"messages", std::move(tokenize.messages)}};
   conversation["add_generation_prompt"] = tokenize.add_generation_prompt.value_or(true);
-  request->conversation = dumped(conversation);
+  request->conversation = json_text(conversation);
   return check_prompt_size(*request, "messages", facts);
 }
 
@@ -99,7 +100,7 @@ void tokenize(EngineLoop& loop, const ModelFacts& facts, const HttpRequest& http
     Result<std::vector<std::int32_t>> tokens = tokens_of(session, request);
     if (!tokens.ok()) return responder->send(bad_text(tokens.error()));
     const Json out{{"count", tokens->size()}, {"max_model_len", facts.max_context}, {"tokens", *tokens}};
-    responder->send({.body = dumped(out)});
+    responder->send({.body = json_text(out)});
   });
 }
 
@@ -121,7 +122,7 @@ void detokenize(EngineLoop& loop, const ModelFacts& facts, const HttpRequest& ht
     const Result<std::string> text =
         session.detokenize(fields.tokens, fields.skip_special_tokens.value_or(false));
     if (!text.ok()) return responder->send(bad_text(text.error()));
-    responder->send({.body = dumped(Json{{"prompt", *text}})});
+    responder->send({.body = json_text(Json{{"prompt", *text}})});
   });
 }
 

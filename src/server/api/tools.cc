@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "server/api/limits.h"
 
 namespace quire::server::api {
@@ -14,8 +15,7 @@ constexpr std::size_t kToolsMax = 128;
 
 Problem check_name(const std::string& name, const std::string& path) {
   const bool fine = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || c == '.';
+    return is_letter_or_digit(c) || c == '_' || c == '-' || c == '.';
   });
   if (fine) return {};
   return invalid_value(
@@ -136,7 +136,7 @@ Problem read_json_schema(const Json& value, const std::string& path, FormatField
   if (reader.problem()) return reader.problem();
   if (Problem problem = check_name(*name, path + ".name")) return problem;
   format->format = AnswerFormat::json_schema;
-  format->schema = dumped(schema);
+  format->schema = json_text(schema);
   return {};
 }
 
@@ -194,12 +194,9 @@ Problem finish_tools(const ToolFields& tools, const ModelFacts& facts, Call* cal
   }
   if (tools.choice == "none") return {};
   if (tools.choice == "named" &&
-      std::find(tools.names.begin(), tools.names.end(), tools.named) == tools.names.end()) {
-    std::string names;
-    for (const std::string& name : tools.names) names.append(names.empty() ? "" : ", ").append(name);
+      std::find(tools.names.begin(), tools.names.end(), tools.named) == tools.names.end())
     return invalid_value("tool_choice", fmt::format("'tool_choice' names {}: the tools are {}",
-                                                    shown(Json(tools.named)), names));
-  }
+                                                    shown(Json(tools.named)), comma_list(tools.names)));
   if (facts.tool_format == ToolFormat::none)
     return unsupported("tools",
                        fmt::format("'tools': the chat template of {} has no form for tool calls; leave "

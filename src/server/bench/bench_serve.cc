@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/text.h"
 #include "server/bench/plot.h"
 
 namespace quire::server::bench {
@@ -140,7 +141,7 @@ std::string bench_serve_json(const BenchServeRequest& request, const BenchServeR
     for (const Outcome& outcome : result.outcomes)
       if (outcome.begin_s >= 0.0) list.push_back(sample_json(outcome));
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 std::string bench_serve_text(const BenchServeRequest& request, const BenchServeResult& result) {

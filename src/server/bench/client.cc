@@ -17,12 +17,12 @@
 #include <system_error>
 #include <utility>
 
+#include "base/clock.h"
 #include "server/bench/response_reader.h"
 
 namespace quire::server::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMostErrorBody = 2000;
 
 std::string error_text(int code) { return std::generic_category().message(code); }
@@ -108,7 +108,7 @@ class Load {
   }
 
  private:
-  double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  double now() const { return seconds_since(start_); }
 
   void begin_due() {
     while (next_ < jobs_.size() && busy_ < static_cast<std::size_t>(plan_.clients)) {

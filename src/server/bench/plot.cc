@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
+
 namespace quire::server::bench {
 namespace {
 
@@ -34,12 +36,6 @@ double round_up(double value) {
   return 10.0 * power;
 }
 
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) result += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return result;
-}
-
 std::string seconds_text(double seconds) {
   return seconds < 1.0 ? fmt::format("{:.4g} ms", seconds * 1e3) : fmt::format("{:.4g} s", seconds);
 }
@@ -62,7 +58,7 @@ class Svg {
   void words(double x, double y, const std::string& what, const char* anchor = "start",
              const char* kind = "") {
     add("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" class=\"{}\">{}</text>\n", x, y, anchor, kind,
-        escaped(what));
+        xml_escaped(what));
   }
   void line(double x1, double y1, double x2, double y2, const char* kind) {
     add("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", x1, y1, x2, y2,

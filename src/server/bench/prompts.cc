@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
+
 namespace quire::server::bench {
 namespace {
 
@@ -67,7 +69,7 @@ Result<Job> job_of_line(const std::string& line, int number, const Wording& word
     body.erase("prompt");
   }
   body["stream"] = true;  // times between tokens need it
-  return Job{.path = path_of(chat), .body = body.dump(-1, ' ', false, Json::error_handler_t::replace)};
+  return Job{.path = path_of(chat), .body = json_text(body)};
 }
 
 }  // namespace
@@ -107,7 +109,7 @@ std::vector<Job> synthetic_jobs(const Synthetic& synthetic, const Wording& wordi
     } else {
       body["prompt"] = prefix.empty() ? own : prefix + " " + own;
     }
-    jobs.push_back({.path = path_of(wording.chat), .body = body.dump()});
+    jobs.push_back({.path = path_of(wording.chat), .body = json_text(body)});
   }
   return jobs;
 }

@@ -3,27 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+
+#include "base/text.h"
 
 namespace quire::server::bench {
 namespace {
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return result;
-}
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
   return text;
-}
-
-bool parse_number(std::string_view text, int base, std::uint64_t& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
 }  // namespace
@@ -35,7 +24,7 @@ std::string_view ResponseReader::header(std::string_view name) const {
 }
 
 bool ResponseReader::keeps_alive() const {
-  const std::string connection = lower(header("connection"));
+  const std::string connection = to_lower(header("connection"));
   if (connection.find("close") != std::string::npos) return false;
   return !http_1_0_ || connection.find("keep-alive") != std::string::npos;
 }
@@ -52,7 +41,7 @@ Status ResponseReader::parse_head(std::string_view head) {
   const std::size_t line_end = head.find("\r\n");
   const std::string_view first = head.substr(0, line_end);
   std::uint64_t status = 0;
-  if (first.size() < 12 || first.substr(0, 7) != "HTTP/1." || !parse_number(first.substr(9, 3), 10, status))
+  if (first.size() < 12 || first.substr(0, 7) != "HTTP/1." || !parse_number(first.substr(9, 3), &status))
     return bad_input(
         fmt::format("the server's answer begins with \"{}\", not with an HTTP/1.1 status", first));
   code_ = static_cast<int>(status);
@@ -66,7 +55,7 @@ Status ResponseReader::parse_head(std::string_view head) {
     const std::size_t colon = line.find(':');
     if (colon == std::string_view::npos)
       return bad_input(fmt::format("a header of the server's answer has no colon: \"{}\"", line));
-    headers_.emplace_back(lower(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
+    headers_.emplace_back(to_lower(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
   }
   return choose_body();
 }
@@ -78,10 +67,10 @@ Status ResponseReader::choose_body() {
   }
   if (code_ == 204 || code_ == 304) {
     state_ = State::complete;
-  } else if (lower(header("transfer-encoding")).find("chunked") != std::string::npos) {
+  } else if (to_lower(header("transfer-encoding")).find("chunked") != std::string::npos) {
     state_ = State::chunk_size;
   } else if (!header("content-length").empty()) {
-    if (!parse_number(header("content-length"), 10, left_))
+    if (!parse_number(header("content-length"), &left_))
       return bad_input(fmt::format("the answer's Content-Length is \"{}\"", header("content-length")));
     state_ = left_ == 0 ? State::complete : State::length;
   } else {
@@ -119,7 +108,7 @@ Status ResponseReader::step(std::string& body, bool& more) {
     }
     case State::chunk_size:
       if (!(more = take_line(line))) return {};
-      if (!parse_number(trimmed(line.substr(0, line.find(';'))), 16, left_))
+      if (!parse_number(trimmed(line.substr(0, line.find(';'))), &left_, 16))
         return bad_input(fmt::format("a chunk's size is \"{}\"", line));
       state_ = left_ == 0 ? State::trailer : State::chunk;
       return {};

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
+
 namespace quire::server::bench {
 namespace {
 
@@ -70,7 +72,7 @@ Result<StreamEvent> parse_event(std::string_view data) {
   if (!json.is_object()) return bad_input(fmt::format("an event is no JSON object: {}", data.substr(0, 100)));
   if (const Json& error = member(json, "error"); !error.is_null()) {
     const Json& message = member(error, "message");
-    event.error = message.is_string() ? message.get<std::string>() : error.dump();
+    event.error = message.is_string() ? message.get<std::string>() : json_text(error);
     return event;
   }
   const Json& choices = member(json, "choices");

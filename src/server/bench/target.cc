@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace quire::server::bench {
 
 std::string Target::url() const {
@@ -35,9 +37,8 @@ Result<Target> parse_target(const std::string& url) {
     place.remove_prefix(colon);
   }
   if (!place.empty()) target.port = place.substr(1);
-  const bool numeric =
-      !target.port.empty() && target.port.size() <= 5 &&
-      std::all_of(target.port.begin(), target.port.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const bool numeric = !target.port.empty() && target.port.size() <= 5 &&
+                       std::all_of(target.port.begin(), target.port.end(), is_digit);
   if (target.host.empty() || !numeric || (!place.empty() && place.front() != ':'))
     return bad_input(fmt::format("{}: give a server as http://HOST:PORT", url));
   return target;

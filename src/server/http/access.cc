@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace quire::server {
 
 namespace {
@@ -15,9 +17,8 @@ bool same(std::string_view given, std::string_view key) {
 
 // `word` is in lower case.
 bool starts_with_word(std::string_view text, std::string_view word) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
   return text.size() > word.size() && text[word.size()] == ' ' &&
-         std::equal(word.begin(), word.end(), text.begin(), [&](char w, char c) { return w == lower(c); });
+         to_lower(text.substr(0, word.size())) == word;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/text.h"
 #include "server/http/access.h"
 #include "server/http/target.h"
 
@@ -25,14 +26,6 @@ constexpr std::size_t kLargestRead = 64 << 10;
 constexpr milliseconds kLingerTime{2000};
 constexpr std::size_t kLingerBytes = 16 << 20;
 constexpr auto kNever = Clock::time_point::max();
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
 
 HttpAnswer no_refusal() {
   HttpAnswer answer;
@@ -64,10 +57,8 @@ void call_handler(const HttpHandler& handler, HttpRequest request, std::shared_p
 }
 
 HttpAnswer late(std::string_view what, milliseconds time) {
-  return error_answer(408,
-                      fmt::format("the request's {} did not arrive within {} seconds", what,
-                                  std::chrono::duration<double>(time).count()),
-                      "");
+  return error_answer(
+      408, fmt::format("the request's {} did not arrive within {} seconds", what, seconds(time)), "");
 }
 
 }  // namespace
@@ -332,7 +323,7 @@ bool Connection::early_refusal() {
   if (encoding != message.end() && lower({encoding->value().data(), encoding->value().size()}) != "identity")
     return !refuse_with(error_answer(415, "a body is read as it stands: leave Content-Encoding out", ""));
   const auto expect = message.find(http::field::expect);
-  if (expect != message.end() && lower({expect->value().data(), expect->value().size()}) != "100-continue")
+  if (expect != message.end() && to_lower({expect->value().data(), expect->value().size()}) != "100-continue")
     return !refuse_with(error_answer(417, "of expectations only 100-continue is known here", ""));
   return false;
 }
@@ -344,9 +335,9 @@ HttpRequest Connection::make_request() {
   request.method = view(message.method_string());
   request.target = view(message.target());
   for (const auto& field : message)
-    request.headers.emplace_back(lower(view(field.name_string())), view(field.value()));
+    request.headers.emplace_back(to_lower(view(field.name_string())), view(field.value()));
   request.client = client_;
-  request.received_s = std::chrono::duration<double>(head_complete_.time_since_epoch()).count();
+  request.received_s = seconds(head_complete_.time_since_epoch());
   request.id = usable_request_id(request.header("x-request-id"));
   if (request.id.empty()) request.id = fmt::format("{}-{:x}", hub_.request_prefix, hub_.next_request++);
   return request;
@@ -457,7 +448,7 @@ void Connection::report(bool whole) {
   if (hub_.options.on_answer == nullptr) return;
   access_.status = exchange_->status();
   access_.body_bytes = exchange_->bytes();
-  access_.seconds = std::chrono::duration<double>(Clock::now() - head_complete_).count();
+  access_.seconds = seconds_since(head_complete_);
   access_.whole = whole;
   hub_.options.on_answer(access_);
 }

@@ -18,13 +18,12 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/clock.h"
 #include "server/http/exchange.h"
 #include "server/http/server.h"
 #include "server/threads/background.h"
 
 namespace quire::server {
-
-using Clock = std::chrono::steady_clock;
 
 class Connection;
 

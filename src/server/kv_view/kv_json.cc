@@ -7,13 +7,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/text.h"
+
 namespace quire::server {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Names may come from files: what is not UTF-8 in them is replaced, not thrown about.
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Json about_engine(const EngineInfo& info) {
   Json json;
@@ -139,7 +138,7 @@ void write_group(const KvFacts& facts, std::size_t g, std::uint64_t since, std::
                      {"pages_per_slab", group.pages_per_slab},
                      {"pages", group.pages.size()},
                      {"use", use}};
-  text += text_of(json);
+  text += json_text(json);
   text.back() = ',';
   text += "\"page_list\":[";
   bool first = true;
@@ -172,7 +171,7 @@ std::string kv_json(const KvFacts& facts, std::uint64_t since, std::span<const L
   json["requests_left_out"] = map.requests.size() - std::min(map.requests.size(), kMostRequests);
   json["stats"] = stats_json(facts.stats);
   if (since == 0) json["history"] = history_json(history);
-  std::string text = text_of(json);
+  std::string text = json_text(json);
   text.back() = ',';
   text += "\"groups\":[";
   for (std::size_t g = 0; g < map.groups.size(); ++g) {

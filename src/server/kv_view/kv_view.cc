@@ -3,17 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
+#include "base/text.h"
 #include "server/http/router.h"
 
 namespace quire::server {
 namespace {
-
-double unix_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // A server counts up by at most 1000 / kLeastPause.count() = 50 versions a second, so one that starts a
 // second after another begins above all that the other gave.
@@ -39,8 +35,7 @@ KvView::~KvView() {
 void KvView::answer(const HttpRequest& request, std::shared_ptr<Responder> responder) {
   std::uint64_t since = 0;
   if (const auto text = request.query_value("since"); text.has_value()) {
-    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), since);
-    if (error != std::errc() || end != text->data() + text->size() || text->empty()) {
+    if (!parse_number(*text, &since)) {
       responder->send(error_answer(
           400,
           fmt::format("since={}: give the \"version\" of an earlier answer, or leave it out for all", *text),

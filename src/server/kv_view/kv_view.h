@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "server/http/http.h"
 #include "server/kv_view/kv_json.h"
 #include "server/kv_view/load_history.h"
@@ -39,7 +40,6 @@ class KvView {
   void answer(const HttpRequest& request, std::shared_ptr<Responder> responder);
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Waiter {
     std::uint64_t since = 0;
     std::shared_ptr<Responder> responder;

@@ -18,8 +18,6 @@ constexpr double kMostRetryAfter = 60.0;
 // Takes some 50 ms to tokenise.
 constexpr std::size_t kLongPrompt = 64 << 10;
 
-double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 bool needs_guide(const TextRequest& request) {
   return request.guides == nullptr &&
          (request.format != AnswerFormat::text || request.tool_use != ToolUse::automatic);

@@ -12,12 +12,11 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/clock.h"
 #include "server/loop/loop.h"
 #include "server/threads/background.h"
 
 namespace quire::server {
-
-using Clock = std::chrono::steady_clock;
 
 class EngineLoop::Impl {
  public:

@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
 
+#include "base/clock.h"
 #include "server/metrics/process_facts.h"
 
 namespace quire::server {
@@ -73,13 +73,6 @@ const char* refusal_reason(Refusal::Why why) {
       break;
   }
   return "draining";
-}
-
-double unix_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-double steady_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // A counter that follows a total which is kept elsewhere.

@@ -1,5 +1,6 @@
 // /metrics: what is observed of requests by hand-made times, and the text over a tiny model that works.
 #include "server/metrics/metrics.h"
+#include "base/clock.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -51,10 +52,6 @@ double value(const std::map<std::string, double>& series, const std::string& nam
   }
   EXPECT_GT(found, 0) << name << " " << part;
   return sum;
-}
-
-double steady_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 TEST(Metrics, TimesOfARequest) {

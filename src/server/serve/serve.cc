@@ -8,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/clock.h"
 #include "server/api/routes.h"
 #include "server/kv_view/kv_view.h"
 #include "server/loop/loop.h"
@@ -19,8 +20,6 @@
 namespace quire::server {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // After the last answer was made: for its bytes to leave, and for readers to take them.
 constexpr std::chrono::seconds kFlushTime{5};

@@ -4,16 +4,15 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
+
 namespace quire::session {
 namespace {
 
 constexpr std::size_t kDepthMax = 64;
 constexpr std::size_t kNameBytesMax = 1024;
 
-bool is_scalar(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '+' ||
-         c == '.';
-}
+bool is_scalar(char c) { return is_letter_or_digit(c) || c == '-' || c == '+' || c == '.'; }
 
 bool is_arguments(std::string_view key) { return key == "arguments" || key == "parameters"; }
 

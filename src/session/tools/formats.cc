@@ -2,6 +2,7 @@
 #include <array>
 #include <utility>
 
+#include "base/text.h"
 #include "session/tools/parser.h"
 
 namespace quire {
@@ -11,8 +12,7 @@ namespace {
 using Marker = std::string_view;
 
 bool is_name(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-' ||
-         c == '.' || static_cast<unsigned char>(c) >= 0x80;
+  return is_letter_or_digit(c) || c == '_' || c == '-' || c == '.' || static_cast<unsigned char>(c) >= 0x80;
 }
 
 class Hermes final : public ParserBase {

@@ -9,18 +9,13 @@
 
 #include <cstdlib>
 
+#include "base/text.h"
+
 namespace quire::server {
 
 namespace {
 
 constexpr int kPatienceMs = 10'000;
-
-std::string lower(std::string text) {
-  for (char& c : text) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -109,7 +104,8 @@ TestAnswer TestClient::read(bool head_only) {
   for (std::size_t at = head.find("\r\n") + 2; at < head.size();) {
     const std::size_t end = head.find("\r\n", at);
     const std::size_t colon = head.find(": ", at);
-    answer.headers.emplace_back(lower(head.substr(at, colon - at)), head.substr(colon + 2, end - colon - 2));
+    answer.headers.emplace_back(to_lower(head.substr(at, colon - at)),
+                                head.substr(colon + 2, end - colon - 2));
     at = end + 2;
   }
   answer.whole = true;
