@@ -14,11 +14,11 @@
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <filesystem>
 #include <random>
 #include <thread>
 
 #include "server/http/connection.h"
+#include "server/http/descriptors.h"
 
 namespace quire::server {
 
@@ -39,30 +39,9 @@ constexpr std::chrono::milliseconds kEvictable{500};
 // so.
 constexpr int kNicer = 10;  // than the rest of the process
 
-std::int64_t open_descriptors() {
-  std::error_code ignored;
-  std::int64_t count = 0;
-  for (auto at = std::filesystem::directory_iterator("/proc/self/fd", ignored);
-       at != std::filesystem::directory_iterator(); at.increment(ignored))
-    ++count;
-  return count;
-}
-
-// What the process may have open: its soft limit, raised as far as the hard one allows.
-std::int64_t descriptor_limit(std::int64_t wanted) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
-  if (static_cast<std::int64_t>(std::min<rlim_t>(limit.rlim_cur, 1 << 30)) < wanted) {
-    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, static_cast<rlim_t>(wanted));
-    setrlimit(RLIMIT_NOFILE, &limit);
-    getrlimit(RLIMIT_NOFILE, &limit);
-  }
-  return static_cast<std::int64_t>(std::min<rlim_t>(limit.rlim_cur, 1 << 30));
-}
-
 Result<int> allowed_connections(int asked) {
   const std::int64_t other = open_descriptors() + kSpareDescriptors + kMostRefusals;
-  const std::int64_t limit = descriptor_limit(asked + other);
+  const std::int64_t limit = raise_descriptor_limit(asked + other);
   if (limit - other < 1)
     return no_resources(
         fmt::format("this process may open {} files and {} are needed beside the connections: raise "

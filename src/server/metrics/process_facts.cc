@@ -1,15 +1,14 @@
 #include "server/metrics/process_facts.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <string>
-#include <system_error>
 #include <vector>
+
+#include "server/http/descriptors.h"
 
 namespace quire::server {
 namespace {
@@ -31,13 +30,6 @@ double boot_time() {
   return 0.0;
 }
 
-double count_fds() {
-  std::error_code error;
-  const std::filesystem::directory_iterator open("/proc/self/fd", error);
-  if (error) return 0.0;
-  return static_cast<double>(std::distance(begin(open), end(open))) - 1.0;  // the one that lists them
-}
-
 }  // namespace
 
 ProcessFacts process_facts() {
@@ -52,9 +44,8 @@ ProcessFacts process_facts() {
     facts.virtual_bytes = std::stod(fields[20]);
     facts.resident_bytes = std::stod(fields[kLast]) * static_cast<double>(sysconf(_SC_PAGESIZE));
   }
-  facts.open_fds = count_fds();
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) facts.max_fds = static_cast<double>(limit.rlim_cur);
+  facts.open_fds = static_cast<double>(open_descriptors());
+  facts.max_fds = static_cast<double>(descriptor_limit());
   return facts;
 }
 
