@@ -79,8 +79,9 @@ class Svg {
   }
 };
 
-void distribution(Svg& svg, Panel panel, const std::string& title, std::vector<double> values, double limit) {
-  const Spread spread = spread_of(values);  // sorts
+// `values` are sorted, and `spread` is of them.
+void distribution(Svg& svg, Panel panel, const std::string& title, const std::vector<double>& values,
+                  const Spread& spread, double limit) {
   // A few stragglers, or a limit far away, should not press the curve to the edge: what is beyond is not
   // drawn.
   constexpr double kBehindP99 = 1.2;
@@ -155,15 +156,6 @@ void over_time(Svg& svg, Panel panel, std::span<const Outcome> outcomes) {
 
 std::string plot_svg(std::span<const Outcome> outcomes, const Report& report, const Limits& limits,
                      const std::string& title) {
-  std::vector<double> ttft;
-  std::vector<double> itl;
-  std::vector<double> e2e;
-  for (const Outcome& outcome : outcomes) {
-    if (!outcome.ok() || outcome.begin_s < 0.0) continue;
-    e2e.push_back(outcome.end_s - outcome.begin_s);
-    if (outcome.texts > 0) ttft.push_back(outcome.first_s - outcome.begin_s);
-    itl.insert(itl.end(), outcome.gaps_s.begin(), outcome.gaps_s.end());
-  }
   Svg svg;
   svg.words(20, 26, title, "start", "h");
   svg.words(
@@ -171,9 +163,9 @@ std::string plot_svg(std::span<const Outcome> outcomes, const Report& report, co
       fmt::format("{} of {} requests completed in {:.1f} s: {:.1f} output tokens a second, {:.2f} "
                   "requests a second",
                   report.completed, report.requests, report.seconds, report.tokens_s, report.requests_s));
-  distribution(svg, {.x = 60, .y = 92}, "First token", std::move(ttft), limits.ttft_p99_s);
-  distribution(svg, {.x = 530, .y = 92}, "Between tokens", std::move(itl), limits.itl_p99_s);
-  distribution(svg, {.x = 60, .y = 372}, "Whole request", std::move(e2e), 0.0);
+  distribution(svg, {.x = 60, .y = 92}, "First token", report.times.ttft, report.ttft_s, limits.ttft_p99_s);
+  distribution(svg, {.x = 530, .y = 92}, "Between tokens", report.times.itl, report.itl_s, limits.itl_p99_s);
+  distribution(svg, {.x = 60, .y = 372}, "Whole request", report.times.e2e, report.e2e_s, 0.0);
   over_time(svg, {.x = 530, .y = 372}, outcomes);
   svg.words(20, kHeight - 8, limits.any() ? "green: p99; red: its limit" : "green: p99");
   svg.text += "</svg>\n";

@@ -52,10 +52,7 @@ Spread spread_of(std::vector<double>& values) {
 
 Report report_of(std::span<const Outcome> outcomes, const Limits& limits) {
   Report report;
-  std::vector<double> ttft;
-  std::vector<double> itl;
-  std::vector<double> tpot;
-  std::vector<double> e2e;
+  auto& [ttft, itl, tpot, e2e] = report.times;
   double first = std::numeric_limits<double>::max();
   double last = 0.0;
   std::int64_t good_tokens = 0;

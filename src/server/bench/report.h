@@ -40,6 +40,14 @@ struct Goodput {
   bool met = false;
 };
 
+// Seconds of the completed requests, sorted: what the spreads are of.
+struct Times {
+  std::vector<double> ttft;
+  std::vector<double> itl;
+  std::vector<double> tpot;
+  std::vector<double> e2e;
+};
+
 struct Report {
   std::int64_t requests = 0;
   std::int64_t completed = 0;
@@ -57,6 +65,7 @@ struct Report {
   Spread itl_s;   // between events with text: a server that sends several tokens in one has longer ones
   Spread tpot_s;  // from the first to the last text, per token after the first: one value a request
   Spread e2e_s;
+  Times times;
   Goodput goodput;
 };
 
