@@ -156,7 +156,7 @@ struct EngineStats {
   std::int64_t prompt_tokens = 0;     // computed
   std::int64_t cached_tokens = 0;     // not computed, but found in the prefix cache
   std::int64_t looked_up_tokens = 0;  // in the prefix cache, when requests were admitted
-  // Requests by the reason why no more of their prompt was cached, when they were first admitted.
+  // Requests by why no more of their prompt was cached when first admitted: all reasons, in one order.
   std::vector<std::pair<std::string, std::int64_t>> why_miss;
   std::int64_t output_tokens = 0;
   std::int64_t retractions = 0;

@@ -61,19 +61,10 @@ const char* finished_reason(Finish finish) {
   return "abort";
 }
 
-const char* refusal_reason(Refusal::Why why) {
-  switch (why) {
-    case Refusal::Why::invalid:
-      return "invalid";
-    case Refusal::Why::never_fits:
-      return "never_fits";
-    case Refusal::Why::queue_full:
-      return "queue_full";
-    case Refusal::Why::draining:
-      break;
-  }
-  return "draining";
-}
+// In the order of Refusal::Why.
+constexpr std::array kRefusalReasons = {"invalid", "never_fits", "queue_full", "draining"};
+static_assert(kRefusalReasons.size() == static_cast<std::size_t>(Refusal::Why::draining) + 1);
+constexpr std::size_t kFinishes = static_cast<std::size_t>(Finish::deadline) + 1;
 
 // A counter that follows a total which is kept elsewhere.
 void follow(Counter& counter, double total) { counter.Increment(std::max(0.0, total - counter.Value())); }
@@ -81,17 +72,19 @@ void follow(Counter& counter, std::int64_t total) { follow(counter, static_cast<
 
 }  // namespace
 
-// All series. Those of every step and request are looked up once, here, and the loop's thread only adds to
-// them; those with a group or a reason are looked up when the engine's figures are read, once a period.
+// All series. Those of steps and requests are looked up once, here or when the engine first names their group
+// or reason, and the loop's thread only adds to them; those of the process and of HTTP are looked up when
+// somebody asks.
 struct Metrics::State {
   State(const std::string& model, std::int32_t max_tokens)
       : labels{{"model_name", model}, {"engine", "0"}}, lengths(length_buckets(max_tokens)) {
-    for (const char* reason : {"stop", "length", "abort", "error"})
-      success[reason] = &counter("vllm:request_success_total", "Requests that ended, by how.",
-                                 {{"finished_reason", reason}});
-    for (const char* why : {"invalid", "never_fits", "queue_full", "draining"})
-      refusals[why] = &counter("quire_requests_refused_total",
-                               "Groups of requests that were not taken, by why.", {{"reason", why}});
+    for (std::size_t finish = 0; finish < success.size(); ++finish)
+      success[finish] = &counter("vllm:request_success_total", "Requests that ended, by how.",
+                                 {{"finished_reason", finished_reason(static_cast<Finish>(finish))}});
+    for (std::size_t why = 0; why < refusals.size(); ++why)
+      refusals[why] =
+          &counter("quire_requests_refused_total", "Groups of requests that were not taken, by why.",
+                   {{"reason", kRefusalReasons[why]}});
   }
 
   Labels with(const Labels& more) const {
@@ -114,6 +107,11 @@ struct Metrics::State {
   void update_process();
   void update_http();
 
+  struct GroupPages {  // of one KV group
+    Gauge* used = nullptr;
+    Gauge* cached = nullptr;
+    Gauge* most = nullptr;
+  };
   struct Live {                // the loop's thread only
     double submitted_s = 0.0;  // steady clock
     double queued_s = 0.0;     // before the session took it
@@ -139,8 +137,8 @@ struct Metrics::State {
   Counter& prompt_tokens =
       counter("vllm:prompt_tokens_total", "Prompt tokens computed or found in the cache.");
   Counter& output_tokens = counter("vllm:generation_tokens_total", "Tokens of answers.");
-  std::map<std::string, Counter*> success;
-  std::map<std::string, Counter*> refusals;
+  std::array<Counter*, kFinishes> success{};                // by Finish; some share one
+  std::array<Counter*, kRefusalReasons.size()> refusals{};  // by Refusal::Why
   Histogram& first_token =
       histogram("vllm:time_to_first_token_seconds", "From submission to the first token.", kFirstToken);
   Histogram& between =
@@ -168,6 +166,8 @@ struct Metrics::State {
   Counter& evicted = counter("quire_kv_pages_evicted_total", "Pages that the prefix cache gave up.");
   Counter& device_busy = counter("quire_device_busy_seconds_total", "Time in which the device computed.");
   Counter& host_step = counter("quire_host_step_seconds_total", "Host time of steps, waiting left out.");
+  std::vector<GroupPages> group_pages;
+  std::vector<Counter*> misses;  // in the order of EngineStats::why_miss
   Gauge& used = gauge("quire_kv_memory_used_ratio", "KV memory in pages that requests or the cache have.");
   Histogram& step_time = histogram("quire_step_seconds", "One turn of the engine.", kStep);
 };
@@ -203,19 +203,22 @@ void Metrics::State::update_engine(Session& session) {
 }
 
 void Metrics::State::update_cache(const EngineStats& stats) {
-  for (std::size_t g = 0; g < stats.pages_in_use.size(); ++g) {
-    const std::string group = std::to_string(g);
-    gauge("quire_kv_pages", "Pages in use, by KV group.", {{"group", group}})
-        .Set(static_cast<double>(stats.pages_in_use[g]));
-    gauge("quire_kv_pages_cached", "Of these, the prefix cache's own.", {{"group", group}})
-        .Set(static_cast<double>(stats.pages_cached[g]));
-    gauge("quire_kv_pages_most", "Pages that the group could have alone.", {{"group", group}})
-        .Set(static_cast<double>(stats.pages_most[g]));
+  for (std::size_t g = group_pages.size(); g < stats.pages_in_use.size(); ++g) {
+    const Labels group = {{"group", std::to_string(g)}};
+    group_pages.push_back({&gauge("quire_kv_pages", "Pages in use, by KV group.", group),
+                           &gauge("quire_kv_pages_cached", "Of these, the prefix cache's own.", group),
+                           &gauge("quire_kv_pages_most", "Pages that the group could have alone.", group)});
   }
-  for (const auto& [reason, requests] : stats.why_miss)
-    follow(counter("quire_cache_miss_requests_total", "Requests by why no more of their prompt was cached.",
-                   {{"reason", reason}}),
-           requests);
+  for (std::size_t g = 0; g < stats.pages_in_use.size(); ++g) {
+    group_pages[g].used->Set(static_cast<double>(stats.pages_in_use[g]));
+    group_pages[g].cached->Set(static_cast<double>(stats.pages_cached[g]));
+    group_pages[g].most->Set(static_cast<double>(stats.pages_most[g]));
+  }
+  for (std::size_t i = misses.size(); i < stats.why_miss.size(); ++i)
+    misses.push_back(&counter("quire_cache_miss_requests_total",
+                              "Requests by why no more of their prompt was cached.",
+                              {{"reason", stats.why_miss[i].first}}));
+  for (std::size_t i = 0; i < stats.why_miss.size(); ++i) follow(*misses[i], stats.why_miss[i].second);
 }
 
 void Metrics::State::update_process() {
@@ -253,7 +256,7 @@ void Metrics::taken(RequestId id, Ticket, const TextRequest&, double queued_s) {
 }
 
 void Metrics::refused(Ticket, const Refusal& refusal) {
-  state_->refusals.at(refusal_reason(refusal.why))->Increment();
+  state_->refusals[static_cast<std::size_t>(refusal.why)]->Increment();
 }
 
 void Metrics::output(const TextOutput& output, double now_s) {
@@ -271,7 +274,7 @@ void Metrics::output(const TextOutput& output, double now_s) {
     live.last_s = now_s;
   }
   if (output.finish == Finish::none) return;
-  state_->success.at(finished_reason(output.finish))->Increment();
+  state_->success[static_cast<std::size_t>(output.finish)]->Increment();
   const double queued_s = live.queued_s + output.queued_s;
   const double began_s = live.submitted_s + queued_s;
   state_->end_to_end.Observe(now_s - live.submitted_s);
