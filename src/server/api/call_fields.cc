@@ -9,14 +9,11 @@
 namespace quire::server::api {
 namespace {
 
-Problem read_stream_options(const Json& value, const std::string& path, CallFields* call) {
-  if (Problem problem = want_object(value, path)) return problem;
-  FieldReader reader(value, path);
-  reader.boolean({"include_usage", ""}, &call->include_usage);
-  std::optional<bool> obfuscation;  // asks for padding against eavesdroppers; false and absent are what we do
-  reader.boolean({"include_obfuscation", ""}, &obfuscation);
-  call->has_stream_options = true;
-  return reader.problem();
+void visit_stream_options(Fields& fields, CallFields& call) {
+  call.has_stream_options = true;
+  fields.boolean({"include_usage", "a last chunk with the usage"}, &call.include_usage);
+  std::optional<bool> ignored;
+  fields.boolean({"include_obfuscation", "no effect: events are not padded"}, &ignored);
 }
 
 Problem read_metadata(const Json& value, const std::string& path) {
@@ -42,11 +39,13 @@ void visit_choices(Fields& fields, CallFields& call) {
 
 void visit_stream(Fields& fields, CallFields& call) {
   fields.boolean({"stream", "send the answer as server-sent events while it is made"}, &call.stream);
-  fields.value(
-      {"stream_options", "only with stream"},
-      R"({"type":"object","properties":{"include_usage":{"type":["boolean","null"]},
-                   "include_obfuscation":{"type":["boolean","null"]}}})",
-      [&](const Json& value, const std::string& path) { return read_stream_options(value, path, &call); });
+  fields.object({"stream_options", "only with stream"},
+                [&](Fields& inner) { visit_stream_options(inner, call); });
+}
+
+void visit_effort(Fields& fields, const char* name, std::optional<std::string>& effort) {
+  fields.choice({name, "for chat templates that read reasoning_effort"},
+                {"none", "minimal", "low", "medium", "high", "xhigh"}, &effort);
 }
 
 void visit_notes(Fields& fields) {

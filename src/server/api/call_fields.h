@@ -17,15 +17,12 @@ struct CallFields {
   bool has_stream_options = false;
 };
 
-inline constexpr std::int64_t kChoicesMax = 128;     // per prompt
-inline constexpr std::size_t kRequestsMax = 1024;    // prompts x choices of one call
-inline constexpr std::int64_t kTokensMax = 1 << 30;  // of one answer, before the context says less
-inline constexpr std::int64_t kLogprobsMax = 20;     // most likely tokens per place
-
 void visit_model(Fields& fields, CallFields& call);
 void visit_choices(Fields& fields, CallFields& call);
 // stream and, where the endpoint has it, stream_options.
 void visit_stream(Fields& fields, CallFields& call);
+// What a chat template is told as reasoning_effort: OpenAI's words, under `name`.
+void visit_effort(Fields& fields, const char* name, std::optional<std::string>& effort);
 // user, metadata, service_tier and the like: checked, without effect.
 void visit_notes(Fields& fields);
 

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "server/api/call_fields.h"
+#include "server/api/limits.h"
 #include "server/api/messages.h"
 #include "server/api/sampling.h"
 #include "server/api/tools.h"
@@ -57,7 +58,7 @@ void visit_missing_chat(Fields& fields) {
 void visit(Fields& fields, ChatFields& chat) {
   visit_model(fields, chat.call);
   fields.value(
-      {"messages", "the conversation", true}, kMessagesSchema,
+      {"messages", "the conversation", true}, messages_schema(),
       [&](const Json& value, const std::string& path) { return read_messages(value, path, &chat.messages); });
   fields.integer({"max_completion_tokens", "of the answer; absent: as many as the context leaves"}, 1,
                  kTokensMax, &chat.max_completion_tokens);
@@ -75,8 +76,7 @@ void visit(Fields& fields, ChatFields& chat) {
   visit_temperature(fields, chat.sampling);
   visit_sampling(fields, chat.sampling);
   visit_own_sampling(fields, chat.sampling);
-  fields.choice({"reasoning_effort", "for chat templates that read it"},
-                {"none", "minimal", "low", "medium", "high", "xhigh"}, &chat.reasoning_effort);
+  visit_effort(fields, "reasoning_effort", chat.reasoning_effort);
   fields.value({"chat_template_kwargs", "further variables of the chat template"}, R"({"type":"object"})",
                keep_object(&chat.kwargs));
   fields.value(

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/api/call_fields.h"
+#include "server/api/limits.h"
 #include "server/api/sampling.h"
 
 namespace quire::server::api {
@@ -65,14 +66,18 @@ void visit_other_routes(Fields& fields) {
   fields.missing({"top_logprobs", "another route's"}, kNull, {}, "give the number as 'logprobs'");
 }
 
+const char* prompt_schema() {
+  static const std::string text = with_limits(R"({"anyOf":[{"type":"string","minLength":1},
+  {"type":"array","minItems":1,"maxItems":@RequestsMax,"items":{"type":"string","minLength":1}},
+  {"type":"array","minItems":1,"items":{"type":"integer","minimum":0,"maximum":@TokenIdMax}},
+  {"type":"array","minItems":1,"maxItems":@RequestsMax,"items":{"type":"array","minItems":1,
+   "items":{"type":"integer","minimum":0,"maximum":@TokenIdMax}}}]})");
+  return text.c_str();
+}
+
 void visit(Fields& fields, CompletionFields& completion) {
   visit_model(fields, completion.call);
-  fields.value({"prompt", "one or more prompts, as texts or token ids", true},
-               R"({"anyOf":[{"type":"string","minLength":1},
-                  {"type":"array","minItems":1,"maxItems":1024,"items":{"type":"string","minLength":1}},
-                  {"type":"array","minItems":1,"items":{"type":"integer","minimum":0,"maximum":2147483647}},
-                  {"type":"array","minItems":1,"maxItems":1024,"items":{"type":"array","minItems":1,
-                   "items":{"type":"integer","minimum":0,"maximum":2147483647}}}]})",
+  fields.value({"prompt", "one or more prompts, as texts or token ids", true}, prompt_schema(),
                [&](const Json& value, const std::string& path) {
                  return read_prompts(value, path, &completion.prompts);
                });

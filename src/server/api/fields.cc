@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "server/api/limits.h"
 
 namespace quire::server::api {
 
@@ -28,7 +29,7 @@ Problem read_token_ids(const Json& list, const std::string& path, std::vector<st
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Json& id = list[i];
     const bool fine = id.is_number_integer() &&
-                      (!id.is_number_unsigned() || id.get<std::uint64_t>() <= INT32_MAX) &&
+                      (!id.is_number_unsigned() || id.get<std::uint64_t>() <= kTokenIdMax) &&
                       id.get<std::int64_t>() >= 0;
     const std::string place = fine ? "" : fmt::format("{}[{}]", path, i);
     if (!id.is_number_integer())
@@ -155,6 +156,17 @@ void FieldReader::choice(Field field, std::vector<std::string_view> legal,
   *target = text;
 }
 
+void FieldReader::object(Field field, const std::function<void(Fields&)>& visit) {
+  const Json* value = find(field);
+  if (value == nullptr) return;
+  const std::string path = path_of(field.name);
+  problem_ = want_object(*value, path);
+  if (problem_) return;
+  FieldReader inner(*value, path);
+  visit(inner);
+  problem_ = inner.problem();
+}
+
 void FieldReader::value(Field field, const char* /*schema*/, const ReadValue& read) {
   const Json* value = find(field);
   if (value != nullptr) problem_ = read(*value, path_of(field.name));
@@ -191,6 +203,12 @@ void FieldSchema::text(Field field, std::size_t bytes_max, std::optional<std::st
 
 void FieldSchema::choice(Field field, std::vector<std::string_view> legal, std::optional<std::string>*) {
   add(field, {{"type", "string"}, {"enum", legal}});
+}
+
+void FieldSchema::object(Field field, const std::function<void(Fields&)>& visit) {
+  FieldSchema inner;
+  visit(inner);
+  add(field, Json::parse(inner.schema()));
 }
 
 void FieldSchema::value(Field field, const char* schema, const ReadValue&) {

@@ -23,6 +23,8 @@ struct Field {
   bool required = false;
 };
 
+class Fields;
+
 // Takes a value that is not null. `path` names it in errors.
 using ReadValue = std::function<Problem(const Json& value, const std::string& path)>;
 
@@ -43,6 +45,8 @@ class Fields {
   virtual void text(Field field, std::size_t bytes_max, std::optional<std::string>* target) = 0;
   virtual void choice(Field field, std::vector<std::string_view> legal,
                       std::optional<std::string>* target) = 0;
+  // An object whose own fields `visit` walks.
+  virtual void object(Field field, const std::function<void(Fields&)>& visit) = 0;
   // Of any shape: `schema` is its JSON schema as text.
   virtual void value(Field field, const char* schema, const ReadValue& read) = 0;
 
@@ -64,6 +68,7 @@ class FieldReader final : public Fields {
   void number(Field field, double low, double high, std::optional<double>* target) override;
   void text(Field field, std::size_t bytes_max, std::optional<std::string>* target) override;
   void choice(Field field, std::vector<std::string_view> legal, std::optional<std::string>* target) override;
+  void object(Field field, const std::function<void(Fields&)>& visit) override;
   void value(Field field, const char* schema, const ReadValue& read) override;
 
   // The first that was wrong; what comes after it is not read.
@@ -87,6 +92,7 @@ class FieldSchema final : public Fields {
   void number(Field field, double low, double high, std::optional<double>* target) override;
   void text(Field field, std::size_t bytes_max, std::optional<std::string>* target) override;
   void choice(Field field, std::vector<std::string_view> legal, std::optional<std::string>* target) override;
+  void object(Field field, const std::function<void(Fields&)>& visit) override;
   void value(Field field, const char* schema, const ReadValue& read) override;
 
   // {"type":"object","properties":{...},"required":[...]}, as JSON text

@@ -69,7 +69,8 @@ Problem read_item(const Json& value, const std::string& path, Json* messages) {
 
 }  // namespace
 
-const char* const kInputSchema = R"({"anyOf":[{"type":"string","minLength":1},
+const char* input_schema() {
+  static const std::string text = with_limits(R"({"anyOf":[{"type":"string","minLength":1},
   {"type":"array","minItems":1,"items":{"anyOf":[
     {"type":"object","required":["role","content"],"properties":{
       "type":{"enum":["message"]},"role":{"enum":["system","developer","user","assistant"]},
@@ -77,11 +78,13 @@ const char* const kInputSchema = R"({"anyOf":[{"type":"string","minLength":1},
         "required":["type","text"],"properties":{"type":{"enum":["input_text","output_text","text"]},
         "text":{"type":"string"}}}}]}}},
     {"type":"object","required":["type","call_id","name","arguments"],"properties":{
-      "type":{"enum":["function_call"]},"call_id":{"type":"string","maxLength":256},
-      "name":{"type":"string","maxLength":256},"arguments":{"type":"string","description":"JSON"}}},
+      "type":{"enum":["function_call"]},"call_id":{"type":"string","maxLength":@NameBytesMax},
+      "name":{"type":"string","maxLength":@NameBytesMax},"arguments":{"type":"string","description":"JSON"}}},
     {"type":"object","required":["type","call_id","output"],"properties":{
-      "type":{"enum":["function_call_output"]},"call_id":{"type":"string","maxLength":256},
-      "output":{"type":"string"}}}]}}]})";
+      "type":{"enum":["function_call_output"]},"call_id":{"type":"string","maxLength":@NameBytesMax},
+      "output":{"type":"string"}}}]}}]})");
+  return text.c_str();
+}
 
 Problem read_input(const Json& value, const std::string& path, Json* messages) {
   if (value.is_string()) {

@@ -12,6 +12,6 @@ namespace quire::server::api {
 // Appends to `messages`. Calls that follow each other, or an assistant's message, become one message.
 Problem read_input(const Json& value, const std::string& path, Json* messages);
 
-extern const char* const kInputSchema;
+const char* input_schema();
 
 }  // namespace quire::server::api

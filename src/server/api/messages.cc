@@ -112,7 +112,8 @@ Problem read_message(const Json& value, const std::string& path, Json* messages)
 
 }  // namespace
 
-const char* const kMessagesSchema = R"({"type":"array","minItems":1,"items":{"type":"object",
+const char* messages_schema() {
+  static const std::string text = with_limits(R"({"type":"array","minItems":1,"items":{"type":"object",
   "required":["role"],
   "properties":{
     "role":{"enum":["system","developer","user","assistant","tool"]},
@@ -120,15 +121,17 @@ const char* const kMessagesSchema = R"({"type":"array","minItems":1,"items":{"ty
       "required":["type"],
       "properties":{"type":{"enum":["text","refusal"]},"text":{"type":"string"},"refusal":{"type":"string"}}}}],
       "description":"may be null only in an assistant's message that has tool_calls"},
-    "name":{"type":["string","null"],"maxLength":256},
+    "name":{"type":["string","null"],"maxLength":@NameBytesMax},
     "refusal":{"type":["string","null"]},
     "reasoning_content":{"type":["string","null"]},
-    "tool_call_id":{"type":["string","null"],"maxLength":256,"description":"in a tool's message: of the call"},
+    "tool_call_id":{"type":["string","null"],"maxLength":@NameBytesMax,"description":"in a tool's message: of the call"},
     "tool_calls":{"type":["array","null"],"items":{"type":"object","required":["id","function"],"properties":{
-      "id":{"type":"string","maxLength":256},"type":{"enum":["function"]},
+      "id":{"type":"string","maxLength":@NameBytesMax},"type":{"enum":["function"]},
       "function":{"type":"object","required":["name","arguments"],"properties":{
-        "name":{"type":"string","maxLength":256},
-        "arguments":{"type":"string","description":"JSON"}}}}}}}}})";
+        "name":{"type":"string","maxLength":@NameBytesMax},
+        "arguments":{"type":"string","description":"JSON"}}}}}}}}})");
+  return text.c_str();
+}
 
 Problem read_content(const Json& value, const std::string& path, std::string_view kinds, std::string* text) {
   if (value.is_string()) {

@@ -23,6 +23,6 @@ Problem read_content(const Json& value, const std::string& path, std::string_vie
 Problem read_arguments(const std::string& text, const std::string& path, Json* value);
 
 // JSON schema of the array.
-extern const char* const kMessagesSchema;
+const char* messages_schema();
 
 }  // namespace quire::server::api

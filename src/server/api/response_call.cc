@@ -40,23 +40,18 @@ Problem read_include(const Json& value, const std::string& path, ResponseFields*
   return {};
 }
 
-Problem read_text(const Json& value, const std::string& path, ResponseFields* response) {
-  if (Problem problem = want_object(value, path)) return problem;
-  FieldReader reader(value, path);
-  reader.value({"format", ""}, "", [&](const Json& inner, const std::string& place) {
-    return read_format(inner, place, Shape::flat, &response->format);
-  });
-  reader.missing({"verbosity", ""}, "{}", {R"("medium")"}, "say in a message how long the answer is to be");
-  return reader.problem();
+void visit_text(Fields& fields, ResponseFields& response) {
+  fields.value({"format", "the form of the answer"}, format_schema(Shape::flat),
+               [&](const Json& value, const std::string& path) {
+                 return read_format(value, path, Shape::flat, &response.format);
+               });
+  fields.missing({"verbosity", "not here; medium is taken"}, R"({"type":"string","enum":["medium"]})",
+                 {R"("medium")"}, "say in a message how long the answer is to be");
 }
 
-Problem read_reasoning(const Json& value, const std::string& path, ResponseFields* response) {
-  if (Problem problem = want_object(value, path)) return problem;
-  FieldReader reader(value, path);
-  reader.choice({"effort", ""}, {"none", "minimal", "low", "medium", "high", "xhigh"},
-                &response->reasoning_effort);
-  reader.missing({"summary", ""}, "{}", {}, "leave it out");
-  return reader.problem();
+void visit_reasoning(Fields& fields, ResponseFields& response) {
+  visit_effort(fields, "effort", response.reasoning_effort);
+  fields.missing({"summary", "not here"}, R"({"type":"null"})", {}, "leave it out");
 }
 
 // Ignored they would give another answer than the caller wanted.
@@ -95,24 +90,17 @@ void visit_missing_response(Fields& fields) {
 
 void visit(Fields& fields, ResponseFields& response) {
   visit_model(fields, response.call);
-  fields.value({"input", "a text or the items of the conversation", true}, kInputSchema,
+  fields.value({"input", "a text or the items of the conversation", true}, input_schema(),
                [&](const Json& value, const std::string& path) {
                  return read_input(value, path, &response.messages);
                });
   fields.text({"instructions", "a system message before the input"}, kTextBytesMax, &response.instructions);
   fields.integer({"max_output_tokens", "of the answer; absent: as many as the context leaves"}, 1, kTokensMax,
                  &response.max_output_tokens);
-  fields.value({"text", "what the answer's text is held to"},
-               R"({"type":"object","properties":{"format":{"type":["object","null"],"required":["type"],
-                   "properties":{"type":{"type":"string","enum":["text","json_object","json_schema","grammar"]}}},
-                   "verbosity":{"enum":["medium",null]}}})",
-               [&](const Json& value, const std::string& path) { return read_text(value, path, &response); });
-  fields.value(
-      {"reasoning", "for chat templates that read reasoning_effort"},
-      R"({"type":"object","properties":{
-                   "effort":{"enum":["none","minimal","low","medium","high","xhigh",null]},
-                   "summary":{"type":"null"}}})",
-      [&](const Json& value, const std::string& path) { return read_reasoning(value, path, &response); });
+  fields.object({"text", "what the answer's text is held to"},
+                [&](Fields& inner) { visit_text(inner, response); });
+  fields.object({"reasoning", "for chat templates that read reasoning_effort"},
+                [&](Fields& inner) { visit_reasoning(inner, response); });
   fields.value(
       {"include", "more in the answer"},
       R"({"type":"array","items":{"type":"string","enum":["message.output_text.logprobs"]}})",

@@ -7,13 +7,10 @@
 #include <string>
 
 #include "base/text.h"
+#include "server/api/limits.h"
 
 namespace quire::server::api {
 namespace {
-
-constexpr std::size_t kStopsMax = 16;
-constexpr std::size_t kStopBytesMax = 1024;
-constexpr std::size_t kBiasesMax = 1024;
 
 // A string or an array of strings.
 Problem read_stop(const Json& value, const std::string& path, std::vector<std::string>* target) {
@@ -54,11 +51,26 @@ Problem read_bias(const Json& value, const std::string& path,
     if (!bias.is_number())
       return invalid_type(place, fmt::format("'{}' is {}: give a number", place, type_name(bias)));
     const double number = bias.get<double>();
-    if (!(number >= -100.0 && number <= 100.0))
-      return invalid_value(place, fmt::format("'{}' is {}: give -100 to 100", place, shown(bias)));
+    if (!(number >= -kBiasMost && number <= kBiasMost))
+      return invalid_value(
+          place, fmt::format("'{}' is {}: give {} to {}", place, shown(bias), -kBiasMost, kBiasMost));
     target->emplace_back(id, static_cast<float>(number));
   }
   return {};
+}
+
+const char* stop_schema() {
+  static const std::string text = with_limits(R"({"anyOf":[
+  {"type":"string","minLength":1,"maxLength":@StopBytesMax},
+  {"type":"array","maxItems":@StopsMax,"items":{"type":"string","minLength":1,"maxLength":@StopBytesMax}}]})");
+  return text.c_str();
+}
+
+const char* bias_schema() {
+  static const std::string text = with_limits(R"({"type":"object","maxProperties":@BiasesMax,
+  "propertyNames":{"pattern":"^(0|[1-9][0-9]{0,8})$"},
+  "additionalProperties":{"type":"number","minimum":-@BiasMost,"maximum":@BiasMost}})");
+  return text.c_str();
 }
 
 }  // namespace
@@ -71,17 +83,12 @@ void visit_temperature(Fields& fields, SamplingFields& sampling) {
 
 void visit_sampling(Fields& fields, SamplingFields& sampling) {
   fields.value(
-      {"stop", "texts that end the answer and are not part of it"},
-      R"({"anyOf":[{"type":"string","minLength":1,"maxLength":1024},
-                            {"type":"array","maxItems":16,
-                             "items":{"type":"string","minLength":1,"maxLength":1024}}]})",
+      {"stop", "texts that end the answer and are not part of it"}, stop_schema(),
       [&](const Json& value, const std::string& path) { return read_stop(value, path, &sampling.stop); });
   fields.integer({"seed", "the same request with the same seed gives the same answer"},
                  std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max(),
                  &sampling.seed);
-  fields.value({"logit_bias", "token id to what is added to its logit"},
-               R"({"type":"object","maxProperties":1024,"propertyNames":{"pattern":"^(0|[1-9][0-9]{0,8})$"},
-                   "additionalProperties":{"type":"number","minimum":-100,"maximum":100}})",
+  fields.value({"logit_bias", "token id to what is added to its logit"}, bias_schema(),
                [&](const Json& value, const std::string& path) {
                  return read_bias(value, path, &sampling.logit_bias);
                });

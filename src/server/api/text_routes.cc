@@ -32,8 +32,8 @@ void visit(Fields& fields, TokenizeFields& tokenize) {
   fields.text({"prompt", "the text"}, kEncodedBytesMax, &tokenize.prompt);
   fields.boolean({"add_special_tokens", "the tokenizer's own (BOS) before the text; absent: true"},
                  &tokenize.add_special_tokens);
-  fields.value({"messages", "instead of prompt: a conversation, through the chat template"}, kMessagesSchema,
-               [&](const Json& value, const std::string& path) {
+  fields.value({"messages", "instead of prompt: a conversation, through the chat template"},
+               messages_schema(), [&](const Json& value, const std::string& path) {
                  return read_messages(value, path, &tokenize.messages);
                });
   fields.boolean({"add_generation_prompt", "with messages: the opening of the answer; absent: true"},
@@ -47,9 +47,10 @@ Problem read_tokens(const Json& value, const std::string& path, std::vector<std:
 }
 
 void visit(Fields& fields, DetokenizeFields& detokenize) {
+  static const std::string tokens_schema =
+      with_limits(R"({"type":"array","items":{"type":"integer","minimum":0,"maximum":@TokenIdMax}})");
   visit_model(fields, detokenize.call);
-  fields.value({"tokens", "token ids", true},
-               R"({"type":"array","items":{"type":"integer","minimum":0,"maximum":2147483647}})",
+  fields.value({"tokens", "token ids", true}, tokens_schema.c_str(),
                [&](const Json& value, const std::string& path) {
                  return read_tokens(value, path, &detokenize.tokens);
                });

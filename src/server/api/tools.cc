@@ -11,8 +11,6 @@
 namespace quire::server::api {
 namespace {
 
-constexpr std::size_t kToolsMax = 128;
-
 Problem check_name(const std::string& name, const std::string& path) {
   const bool fine = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
     return is_letter_or_digit(c) || c == '_' || c == '-' || c == '.';
@@ -108,22 +106,6 @@ Problem read_choice(const Json& value, const std::string& path, Shape shape, Too
   return {};
 }
 
-constexpr const char* kToolsNested = R"({"type":"array","maxItems":128,"items":{"type":"object",
-  "required":["type","function"],"properties":{"type":{"type":"string","enum":["function"]},
-  "function":{"type":"object","required":["name"],"properties":{
-    "name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,64}$"},"description":{"type":["string","null"]},
-    "parameters":{"type":["object","null"],"description":"a JSON schema"},"strict":{"type":["boolean","null"]}}}}}})";
-constexpr const char* kToolsFlat = R"({"type":"array","maxItems":128,"items":{"type":"object",
-  "required":["type","name"],"properties":{"type":{"type":"string","enum":["function"]},
-    "name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,64}$"},"description":{"type":["string","null"]},
-    "parameters":{"type":["object","null"],"description":"a JSON schema"},"strict":{"type":["boolean","null"]}}}})";
-constexpr const char* kChoiceNested = R"({"anyOf":[{"type":"string","enum":["auto","none","required"]},
-  {"type":"object","required":["type","function"],"properties":{"type":{"type":"string","enum":["function"]},
-   "function":{"type":"object","required":["name"],"properties":{"name":{"type":"string","maxLength":64}}}}}]})";
-constexpr const char* kChoiceFlat = R"({"anyOf":[{"type":"string","enum":["auto","none","required"]},
-  {"type":"object","required":["type","name"],"properties":{"type":{"type":"string","enum":["function"]},
-   "name":{"type":"string","maxLength":64}}}]})";
-
 Problem read_json_schema(const Json& value, const std::string& path, FormatFields* format) {
   std::optional<std::string> name, description;
   std::optional<bool> strict;
@@ -158,29 +140,56 @@ Problem check_format_parts(const Json& value, const std::string& path, Shape sha
   return {};
 }
 
+// As text, with limits by name.
+constexpr const char* kToolsNested = R"({"type":"array","maxItems":@ToolsMax,"items":{"type":"object",
+  "required":["type","function"],"properties":{"type":{"type":"string","enum":["function"]},
+  "function":{"type":"object","required":["name"],"properties":{
+    "name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,@FunctionBytesMax}$"},"description":{"type":["string","null"]},
+    "parameters":{"type":["object","null"],"description":"a JSON schema"},"strict":{"type":["boolean","null"]}}}}}})";
+constexpr const char* kToolsFlat = R"({"type":"array","maxItems":@ToolsMax,"items":{"type":"object",
+  "required":["type","name"],"properties":{"type":{"type":"string","enum":["function"]},
+    "name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,@FunctionBytesMax}$"},"description":{"type":["string","null"]},
+    "parameters":{"type":["object","null"],"description":"a JSON schema"},"strict":{"type":["boolean","null"]}}}})";
+constexpr const char* kChoiceNested = R"({"anyOf":[{"type":"string","enum":["auto","none","required"]},
+  {"type":"object","required":["type","function"],"properties":{"type":{"type":"string","enum":["function"]},
+   "function":{"type":"object","required":["name"],"properties":{"name":{"type":"string","maxLength":@FunctionBytesMax}}}}}]})";
+constexpr const char* kChoiceFlat = R"({"anyOf":[{"type":"string","enum":["auto","none","required"]},
+  {"type":"object","required":["type","name"],"properties":{"type":{"type":"string","enum":["function"]},
+   "name":{"type":"string","maxLength":@FunctionBytesMax}}}]})";
+
 constexpr const char* kFormatNested = R"({"type":"object","required":["type"],"properties":{
   "type":{"type":"string","enum":["text","json_object","json_schema","grammar"]},
   "json_schema":{"type":"object","required":["name","schema"],"description":"with type json_schema","properties":{
-    "name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,64}$"},"description":{"type":["string","null"]},
+    "name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,@FunctionBytesMax}$"},"description":{"type":["string","null"]},
     "schema":{"type":"object"},"strict":{"type":["boolean","null"]}}},
   "grammar":{"type":"string","description":"with type grammar: EBNF with the rule root"}}})";
 constexpr const char* kFormatFlat = R"({"type":"object","required":["type"],"properties":{
   "type":{"type":"string","enum":["text","json_object","json_schema","grammar"]},
-  "name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,64}$"},"description":{"type":["string","null"]},
+  "name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,@FunctionBytesMax}$"},"description":{"type":["string","null"]},
   "schema":{"type":"object","description":"with type json_schema"},"strict":{"type":["boolean","null"]},
   "grammar":{"type":"string","description":"with type grammar: EBNF with the rule root"}}})";
+
+struct Schemas {
+  std::string tools, choice, format;
+};
+
+const Schemas& schemas_of(Shape shape) {
+  static const Schemas nested{with_limits(kToolsNested), with_limits(kChoiceNested),
+                              with_limits(kFormatNested)};
+  static const Schemas flat{with_limits(kToolsFlat), with_limits(kChoiceFlat), with_limits(kFormatFlat)};
+  return shape == Shape::flat ? flat : nested;
+}
 
 }  // namespace
 
 void visit_tools(Fields& fields, Shape shape, ToolFields& tools) {
-  const bool flat = shape == Shape::flat;
-  fields.value({"tools", "functions that the model may call"}, flat ? kToolsFlat : kToolsNested,
+  const Schemas& schemas = schemas_of(shape);
+  fields.value({"tools", "functions that the model may call"}, schemas.tools.c_str(),
                [&tools, shape](const Json& value, const std::string& path) {
                  return read_tools(value, path, shape, &tools);
                });
   fields.value({"tool_choice", "auto: the model's choice; required: at least one call; or one function"},
-               flat ? kChoiceFlat : kChoiceNested,
-               [&tools, shape](const Json& value, const std::string& path) {
+               schemas.choice.c_str(), [&tools, shape](const Json& value, const std::string& path) {
                  return read_choice(value, path, shape, &tools);
                });
   fields.boolean({"parallel_tool_calls", "more than one call in an answer; absent: true"}, &tools.parallel);
@@ -242,6 +251,6 @@ Problem read_format(const Json& value, const std::string& path, Shape shape, For
   return reader.problem();
 }
 
-const char* format_schema(Shape shape) { return shape == Shape::flat ? kFormatFlat : kFormatNested; }
+const char* format_schema(Shape shape) { return schemas_of(shape).format.c_str(); }
 
 }  // namespace quire::server::api
