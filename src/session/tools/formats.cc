@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "session/tools/markers.h"
 #include "session/tools/parser.h"
 
 namespace quire {
@@ -21,7 +22,7 @@ class Hermes final : public ParserBase {
 
  private:
   enum class At : std::uint8_t { text, call, behind };
-  static constexpr std::array<Marker, 2> kMarkers = {"<tool_call>", "</tool_call>"};
+  static constexpr std::array<Marker, 2> kMarkers = {kHermesBegin, kHermesEnd};
 
   bool take(char c) override {
     if (at_ != At::call) {
@@ -60,8 +61,6 @@ class Llama final : public ParserBase {
 
  private:
   enum class At : std::uint8_t { begin, call, behind, text };
-  static constexpr Marker kTag = "<|python_tag|>";
-
   bool take(char c) override {
     switch (at_) {
       case At::begin:
@@ -90,8 +89,8 @@ class Llama final : public ParserBase {
       begin_object(/*strict=*/true);
       return false;
     }
-    if (tag_ > 0 ? c == kTag[tag_] : c == kTag[0]) {
-      tag_ = (tag_ + 1) % kTag.size();
+    if (tag_ > 0 ? c == kLlamaTag[tag_] : c == kLlamaTag[0]) {
+      tag_ = (tag_ + 1) % kLlamaTag.size();
     } else if (tag_ > 0 || !is_blank(c)) {
       give_back();
       at_ = At::text;
@@ -127,9 +126,7 @@ class Mistral final : public ParserBase {
 
  private:
   enum class At : std::uint8_t { text, begin, list, call, behind, name, id, args, value };
-  static constexpr std::array<Marker, 1> kMarkers = {"[TOOL_CALLS]"};
-  static constexpr Marker kId = "[CALL_ID]";
-  static constexpr Marker kArgs = "[ARGS]";
+  static constexpr std::array<Marker, 1> kMarkers = {kMistralCalls};
 
   bool take(char c) override {
     switch (at_) {
@@ -220,13 +217,13 @@ class Mistral final : public ParserBase {
     raw_ += c;
     if (c == '[' || !tail_.empty()) {
       tail_ += c;
-      if (tail_ == kId && at_ == At::name) {
+      if (tail_ == kMistralId && at_ == At::name) {
         at_ = At::id;
         tail_.clear();
-      } else if (tail_ == kArgs) {
+      } else if (tail_ == kMistralArgs) {
         at_ = At::args;
         tail_.clear();
-      } else if (!kId.starts_with(tail_) && !kArgs.starts_with(tail_)) {
+      } else if (!kMistralId.starts_with(tail_) && !kMistralArgs.starts_with(tail_)) {
         raw_.pop_back();
         return fail();
       }
@@ -261,10 +258,8 @@ class Deepseek final : public ParserBase {
 
  private:
   enum class At : std::uint8_t { text, calls, kind, name, fence, value, behind };
-  static constexpr std::array<Marker, 4> kMarkers = {"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>",
-                                                     "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>"};
-  static constexpr Marker kSep = "<｜tool▁sep｜>";
-  static constexpr Marker kFence = "```json";
+  static constexpr std::array<Marker, 4> kMarkers = {kDeepseekCallsBegin, kDeepseekCallBegin,
+                                                     kDeepseekCallsEnd, kDeepseekCallEnd};
 
   bool take(char c) override {
     switch (at_) {
@@ -307,7 +302,7 @@ class Deepseek final : public ParserBase {
 
   // function<｜tool▁sep｜>f\n```json\n, or f<｜tool▁sep｜>, up to the object.
   bool head(char c) {
-    const bool ready = at_ == At::fence ? fence_ == kFence : at_ == At::name && name_.empty();
+    const bool ready = at_ == At::fence ? fence_ == kDeepseekFence : at_ == At::name && name_.empty();
     if (c == '{' && ready) {
       if (!begin_value(at_ == At::name ? kind_ : name_)) return fail();
       at_ = At::value;
@@ -317,14 +312,14 @@ class Deepseek final : public ParserBase {
     bool fits = true;
     if (at_ == At::kind) {
       kind_ += c;
-      const std::size_t sep = kind_.find(kSep[0]);
-      if (kind_.ends_with(kSep)) {
-        kind_.resize(kind_.size() - kSep.size());
+      const std::size_t sep = kind_.find(kDeepseekSep[0]);
+      if (kind_.ends_with(kDeepseekSep)) {
+        kind_.resize(kind_.size() - kDeepseekSep.size());
         at_ = At::name;
       } else if (sep == std::string::npos) {
         fits = is_name(c);
       } else {
-        fits = kSep.starts_with(std::string_view(kind_).substr(sep));
+        fits = kDeepseekSep.starts_with(std::string_view(kind_).substr(sep));
       }
     } else if (at_ == At::name) {
       if (is_name(c)) {
@@ -336,7 +331,7 @@ class Deepseek final : public ParserBase {
       }
     } else if (!is_blank(c)) {
       fence_ += c;
-      fits = kFence.starts_with(fence_);
+      fits = kDeepseekFence.starts_with(fence_);
     }
     if (fits) return true;
     raw_.pop_back();

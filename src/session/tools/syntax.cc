@@ -7,17 +7,18 @@
 
 #include "grammar/grammar.h"
 #include "grammar/schema.h"
+#include "session/tools/markers.h"
 
 namespace quire::session {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kMistral[] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"};
-constexpr std::string_view kDeepseek[] = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
-                                          "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"};
-constexpr std::string_view kHermes[] = {"<tool_call>", "</tool_call>"};
-constexpr std::string_view kLlama[] = {"<|python_tag|>"};
+constexpr std::string_view kHermes[] = {kHermesBegin, kHermesEnd};
+constexpr std::string_view kLlama[] = {kLlamaTag};
+constexpr std::string_view kMistral[] = {kMistralCalls, kMistralId, kMistralArgs};
+constexpr std::string_view kDeepseek[] = {kDeepseekCallsBegin, kDeepseekCallsEnd, kDeepseekCallBegin,
+                                          kDeepseekCallEnd, kDeepseekSep};
 
 // The list, a tool, its function, parameters.
 constexpr int kToolDepth = 4;
@@ -40,23 +41,28 @@ struct Frame {
 Frame frame_of(const ToolSyntax& syntax) {
   switch (syntax.format) {
     case ToolFormat::hermes:
-      return {"", "\n", "", "<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>"};
+      return {"",
+              "\n",
+              "",
+              fmt::format("{}\n{{\"name\": \"", kHermesBegin),
+              "\", \"arguments\": ",
+              fmt::format("}}\n{}", kHermesEnd)};
     case ToolFormat::llama:
       return {"", "; ", "", "{\"name\": \"", "\", \"parameters\": ", "}"};
     case ToolFormat::mistral:
-      if (syntax.named_calls) return {"", "", "", "[TOOL_CALLS]", "[ARGS]", ""};
-      return {"[TOOL_CALLS][", ", ", "]", "{\"name\": \"", "\", \"arguments\": ", "}"};
+      if (syntax.named_calls) return {"", "", "", std::string(kMistralCalls), std::string(kMistralArgs), ""};
+      return {fmt::format("{}[", kMistralCalls), ", ", "]", "{\"name\": \"", "\", \"arguments\": ", "}"};
     case ToolFormat::deepseek:
       if (syntax.named_calls)
-        return {"<｜tool▁calls▁begin｜>", "",
-                "<｜tool▁calls▁end｜>",   "<｜tool▁call▁begin｜>",
-                "<｜tool▁sep｜>",         "<｜tool▁call▁end｜>"};
-      return {"<｜tool▁calls▁begin｜>",
+        return {std::string(kDeepseekCallsBegin), "",
+                std::string(kDeepseekCallsEnd),   std::string(kDeepseekCallBegin),
+                std::string(kDeepseekSep),        std::string(kDeepseekCallEnd)};
+      return {std::string(kDeepseekCallsBegin),
               "\n",
-              "<｜tool▁calls▁end｜>",
-              "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-              "\n```json\n",
-              "\n```<｜tool▁call▁end｜>"};
+              std::string(kDeepseekCallsEnd),
+              fmt::format("{}function{}", kDeepseekCallBegin, kDeepseekSep),
+              fmt::format("\n{}\n", kDeepseekFence),
+              fmt::format("\n```{}", kDeepseekCallEnd)};
     case ToolFormat::none:
       break;
   }
@@ -78,11 +84,11 @@ Result<Json> tag_of(const Frame& frame, const std::string& name, const Json& fun
 }  // namespace
 
 ToolSyntax tool_syntax_of(std::string_view text) {
-  if (has(text, "[TOOL_CALLS]")) return {ToolFormat::mistral, has(text, "[ARGS]")};
-  if (has(text, kDeepseek[0])) return {ToolFormat::deepseek, !has(text, "```json")};
+  if (has(text, kMistralCalls)) return {ToolFormat::mistral, has(text, kMistralArgs)};
+  if (has(text, kDeepseekCallsBegin)) return {ToolFormat::deepseek, !has(text, kDeepseekFence)};
   // Between the same markers others write XML (<function=...>, <arg_key>...) or a bare name.
-  if (has(text, kHermes[0]) && has_json_call(text)) return {ToolFormat::hermes, false};
-  if (has(text, kLlama[0]) || has(text, "\"parameters\": dictionary")) return {ToolFormat::llama, false};
+  if (has(text, kHermesBegin) && has_json_call(text)) return {ToolFormat::hermes, false};
+  if (has(text, kLlamaTag) || has(text, "\"parameters\": dictionary")) return {ToolFormat::llama, false};
   return {};
 }
 
