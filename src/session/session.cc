@@ -48,9 +48,12 @@ class SessionImpl final : public Session {
   };
   Result<session::RenderedChat> render_chat(const session::ChatInputs& inputs) const;
   session::ChatInputs inputs_of(const std::vector<Message>& messages) const;
-  Result<std::vector<std::int32_t>> prompt_of(const TextRequest& request) const;
+  Result<session::ChatInputs> inputs_of(const TextRequest& request) const;
+  Result<std::vector<std::int32_t>> prompt_of(const TextRequest& request,
+                                              const session::ChatInputs& inputs) const;
+  Result<std::shared_ptr<const GuideMaker>> guides_of(const TextRequest& request,
+                                                      const session::ChatInputs& inputs) const;
   Result<Request> engine_request(const TextRequest& request) const;
-  Result<std::shared_ptr<const GuideMaker>> guides_of(const TextRequest& request) const;
   std::vector<tokenizer::TokenId> kept_tokens(const TextRequest& request) const;
   Result<tokenizer::StopMatcher> stops_of(const TextRequest& request) const;
   TextLogprob logprob_of(std::int32_t token, float logprob,
@@ -78,17 +81,20 @@ Result<session::RenderedChat> SessionImpl::render_chat(const session::ChatInputs
   return chat_template->render(inputs);
 }
 
-Result<std::vector<std::int32_t>> SessionImpl::prompt_of(const TextRequest& request) const {
+// The conversation, for whoever still needs it of prompt_of() and guides_of(); else empty.
+Result<session::ChatInputs> SessionImpl::inputs_of(const TextRequest& request) const {
+  const bool for_prompt = request.ids.empty();
+  const bool for_guides = request.guides == nullptr && request.tool_use != ToolUse::automatic;
+  if (!request.conversation.empty() && (for_prompt || for_guides))
+    return session::conversation_inputs(text_->template_tokens(), request.conversation);
+  if (!request.messages.empty() && for_prompt) return inputs_of(request.messages);
+  return session::ChatInputs();
+}
+
+Result<std::vector<std::int32_t>> SessionImpl::prompt_of(const TextRequest& request,
+                                                         const session::ChatInputs& inputs) const {
   if (!request.ids.empty()) return request.ids;
-  session::ChatInputs inputs;
-  if (!request.conversation.empty()) {
-    QUIRE_TRY(read, session::conversation_inputs(text_->template_tokens(), request.conversation));
-    inputs = std::move(read);
-  } else if (!request.messages.empty()) {
-    inputs = inputs_of(request.messages);
-  } else {
-    return tokenize(request.text, request.add_special_tokens);
-  }
+  if (inputs.messages.empty()) return tokenize(request.text, request.add_special_tokens);
   QUIRE_TRY(chat, render_chat(inputs));
   QUIRE_TRY(tokenizer, text_->tokenizer());
   tokenizer::EncodeOptions options;
@@ -98,7 +104,8 @@ Result<std::vector<std::int32_t>> SessionImpl::prompt_of(const TextRequest& requ
 }
 
 Result<Request> SessionImpl::engine_request(const TextRequest& request) const {
-  QUIRE_TRY(prompt, prompt_of(request));
+  QUIRE_TRY(inputs, inputs_of(request));
+  QUIRE_TRY(prompt, prompt_of(request, inputs));
   if (prompt.empty()) return bad_input("the prompt has no token: give at least one character or id");
   Request engine_request;
   engine_request.prompt = std::move(prompt);
@@ -113,19 +120,14 @@ Result<Request> SessionImpl::engine_request(const TextRequest& request) const {
   engine_request.answer = request.answer;
   engine_request.score_top = request.score_top;
   engine_request.logprobs = request.logprobs;
-  QUIRE_TRY(guides, guides_of(request));
+  QUIRE_TRY(guides, guides_of(request, inputs));
   if (guides != nullptr) engine_request.guide = guides->make();
   return engine_request;
 }
 
-Result<std::shared_ptr<const GuideMaker>> SessionImpl::guides_of(const TextRequest& request) const {
-  if (request.guides != nullptr) return request.guides;
-  std::string tools;
-  if (request.tool_use != ToolUse::automatic && !request.conversation.empty()) {
-    QUIRE_TRY(inputs, session::conversation_inputs(text_->template_tokens(), request.conversation));
-    tools = std::move(inputs.tools);
-  }
-  return guides_.make(request, tools);
+Result<std::shared_ptr<const GuideMaker>> SessionImpl::guides_of(const TextRequest& request,
+                                                                 const session::ChatInputs& inputs) const {
+  return request.guides != nullptr ? request.guides : guides_.make(request, inputs.tools);
 }
 
 // The special tokens that stay in the answer's text.
@@ -168,8 +170,9 @@ Result<RequestId> SessionImpl::submit(const TextRequest& request) {
 }
 
 Result<TextRequest> SessionImpl::prepare(TextRequest request) const {
-  QUIRE_TRY(prompt, prompt_of(request));
-  QUIRE_TRY(guides, guides_of(request));
+  QUIRE_TRY(inputs, inputs_of(request));
+  QUIRE_TRY(prompt, prompt_of(request, inputs));
+  QUIRE_TRY(guides, guides_of(request, inputs));
   request.ids = std::move(prompt);
   request.guides = std::move(guides);
   return request;
@@ -244,7 +247,7 @@ void SessionImpl::deliver(const Output& output, std::vector<TextOutput>& outputs
 }
 
 bool SessionImpl::step(std::vector<TextOutput>& outputs) {
-  engine_outputs_.clear();
+  engine_->recycle(engine_outputs_);
   const bool more = engine_->step(engine_outputs_);
   for (const Output& output : engine_outputs_) deliver(output, outputs);
   return more;
