@@ -73,7 +73,10 @@ class Assembler {
   StepLimits step_limits() const;
   bool host_memory() const { return parts_->device->info().host_memory; }
   model::LoadOptions load_options(bool dummy) const {
-    return {.dummy = dummy, .apart = !host_memory(), .matrices = parts_->spec.compute};
+    return {.dummy = dummy,
+            .apart = !host_memory(),
+            .matrices = parts_->spec.compute,
+            .threads = parts_->spec.threads.compute};
   }
 
   const std::string& path_;

@@ -128,6 +128,7 @@ struct LoadOptions {
   // mapped.
   bool apart = false;
   DType matrices = DType::f32;  // of what is converted: f32 or bf16
+  int threads = 1;              // that convert
 };
 
 // What loading will hold: mapped (file pages, read-only) and private (expanded, transposed, folded). Known

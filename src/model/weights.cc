@@ -12,7 +12,6 @@
 #include "model/convert.h"
 #include "model/names.h"
 #include "model/tensor_check.h"
-#include "platform/cpu/isa.h"
 
 namespace quire::model {
 namespace {
@@ -385,7 +384,7 @@ Result<Weights> load_weights(const ModelSpec& spec, const checkpoint::Checkpoint
   Binder binder(spec, found, ops, options, region);
   Weights weights = binder.bind();
   QUIRE_CHECK(region.used() == measure.used(), "used={} planned={}", region.used(), measure.used());
-  QUIRE_TRY_STATUS(run_conversions(binder.conversions(), device, platform::cpu::usable_threads()));
+  QUIRE_TRY_STATUS(run_conversions(binder.conversions(), device, options.threads));
   for (const checkpoint::TensorInfo* tensor : binder.converted()) checkpoint.release(*tensor);
   weights.memory = std::move(memory);
   return weights;

@@ -65,8 +65,8 @@ struct Weights {
   std::unique_ptr<platform::Buffer> memory;  // what is private
 };
 
-// Checks as plan_weights() does, allocates once and converts with all cores (convert.h). What stays mapped
-// borrows from the checkpoint.
+// Checks as plan_weights() does, allocates once and converts with LoadOptions::threads (convert.h). What
+// stays mapped borrows from the checkpoint.
 Result<Weights> load_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
                              const ops::Ops& ops, platform::Device& device, const LoadOptions& options);
 
