@@ -72,7 +72,9 @@ bool EngineImpl::take_token(const Flight& flight, std::size_t index, const Resul
   if (live.completion_tokens() == 1) report_admission(live, output);
   ++stats_.output_tokens;
   if (live.request.logprobs >= 0) {
+    if (output.logprobs.capacity() == 0) output.logprobs = spare_logprobs_.take();
     TokenLogprob& logprob = output.logprobs.emplace_back();
+    logprob.top = spare_tops_.take();
     logprob.logprob = results.token_logprob[at];
     const std::int64_t top = std::int64_t{at} * flight.logprobs;
     for (std::int32_t t = 0; t < live.request.logprobs; ++t)
@@ -119,11 +121,7 @@ Output& EngineImpl::output_of(SequenceId id, std::vector<Output>& outputs) {
     if (outputs[i].id == id.value) return outputs[i];
   Output& output = outputs.emplace_back();
   output.id = id.value;
-  if (!spare_tokens_.empty()) {
-    output.tokens = std::move(spare_tokens_.back());
-    spare_tokens_.pop_back();
-    output.tokens.clear();
-  }
+  output.tokens = spare_tokens_.take();
   return output;
 }
 

@@ -233,8 +233,11 @@ void EngineImpl::cancel(RequestId id) {
 }
 
 void EngineImpl::recycle(std::vector<Output>& outputs) {
-  for (Output& output : outputs)
-    if (spare_tokens_.size() < spare_tokens_.capacity()) spare_tokens_.push_back(std::move(output.tokens));
+  for (Output& output : outputs) {
+    spare_tokens_.keep(std::move(output.tokens));
+    for (TokenLogprob& logprob : output.logprobs) spare_tops_.keep(std::move(logprob.top));
+    spare_logprobs_.keep(std::move(output.logprobs));
+  }
   outputs.clear();
 }
 

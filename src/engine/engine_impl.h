@@ -12,6 +12,7 @@
 
 #include "engine/parts.h"
 #include "engine/requests.h"
+#include "engine/spares.h"
 #include "engine/upload.h"
 #include "kv/page_pool.h"
 #include "quire/engine.h"
@@ -96,8 +97,12 @@ class EngineImpl final : public Engine {
   std::array<Clock::time_point, 2> launched_;  // of the steps in flight
   // Tokens of requests that ended while their upload was in flight, with the step to wait for.
   std::vector<std::pair<std::uint64_t, std::vector<std::int32_t>>> retired_;
-  std::vector<std::vector<std::int32_t>> spare_tokens_;  // from recycle()
-  std::size_t first_output_ = 0;                         // of this step, in the caller's vector
+  // From recycle(), for the outputs of decode steps. (Scores of prompts are made anew: they come with prompt
+  // chunks, at most one list of kMaxScoreTop for each of their tokens.)
+  Spares<std::int32_t> spare_tokens_;
+  Spares<TokenLogprob> spare_logprobs_;
+  Spares<std::pair<std::int32_t, float>> spare_tops_;
+  std::size_t first_output_ = 0;  // of this step, in the caller's vector
   std::uint32_t next_id_ = 1;
   std::uint64_t committed_ = 0;  // steps taken in
   bool pretend_prefill_ = false;

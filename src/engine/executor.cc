@@ -40,11 +40,7 @@ std::int32_t Executor::bucket(std::int32_t rows) const {
 void Executor::upload_padding() {
   Upload& host = parts_.buffers.host_upload(0);
   *host.delta_count = 0;
-  for (std::int32_t r = 0; r < buckets_.back(); ++r) {
-    host.rows[r] = {0, 1, r, -1};
-    host.logit_row[r] = -1;
-    host.logit_hidden[r] = r;
-  }
+  pad_rows(host, 0, buckets_.back());
   const auto* begin = reinterpret_cast<const char*>(host.delta_count);
   parts_.stream.copy(parts_.buffers.upload.delta_count, begin,
                      reinterpret_cast<const char*>(host.logit_hidden + buckets_.back()) - begin);

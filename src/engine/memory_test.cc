@@ -60,6 +60,7 @@ TEST(Memory, SteadyDecodeAllocatesNothing) {
     for (int i = 0; i < 3; ++i) {
       Request request = greedy_request({1, 2, 3 + i}, 300);
       request.sampling.temperature = i == 1 ? 0.8f : 0.0f;
+      request.logprobs = i == 2 ? 5 : -1;
       submit(*engine, request);
     }
     std::vector<Output> outputs;
@@ -195,10 +196,26 @@ TEST(Memory, TheLedgerIsWhatTheProcessHoldsWithMappedWeights) {
   expect_true_ledger(file, name, options);
 }
 
+// What of this process's mappings of at least `bytes` is memory of its own.
+std::int64_t private_in_large_mappings(std::int64_t bytes) {
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  bool large = false;
+  std::int64_t sum = 0;
+  while (std::getline(maps, line)) {
+    const std::int64_t value = std::atoll(line.c_str() + line.find(':') + 1) * 1024;
+    if (line.starts_with("Size:")) large = value >= bytes;
+    if (large && line.starts_with("Anonymous:")) sum += value;
+  }
+  return sum;
+}
+
+// Builds that poison write all of the arena at the start.
+#ifdef __OPTIMIZE__
 TEST(Memory, TheArenaBecomesPrivateWithUse) {
+  static_assert(!kPoison);
   const std::string path = gemma();
   if (path.empty()) FAIL() << "no golden data";
-  ASSERT_GE(smaps("Private_Dirty"), 0) << "no /proc/self/smaps_rollup";
   Options options;
   options.load_format = "dummy";
   options.max_running = 1;
@@ -206,6 +223,7 @@ TEST(Memory, TheArenaBecomesPrivateWithUse) {
   options.page_size = 16;
   options.max_context = 8192;
   options.kv_memory_bytes = 64 << 20;
+  const std::int64_t others = private_in_large_mappings(60 << 20);
   std::unique_ptr<Engine> engine = open_engine(path, options);
   ASSERT_NE(engine, nullptr);
   std::int64_t line = 0;
@@ -213,15 +231,16 @@ TEST(Memory, TheArenaBecomesPrivateWithUse) {
     if (l.owner == "KV arena") line = l.bytes;
   EXPECT_LE(line, 64 << 20);
   EXPECT_GT(line, 60 << 20);
-  // Private memory comes with use: what 8000 tokens of two groups keep, and buffers that a first long prompt
-  // touches.
-  malloc_trim(0);  // what other tests left would go meanwhile
-  const std::int64_t before = smaps("Private_Dirty");
+  // In the arena's own mapping, which is the engine's only one of this size: what the rest of the process
+  // holds, and when its allocator gives some back, does not matter. Recording has touched the padding page; a
+  // page of the system may be a huge one.
+  EXPECT_LE(private_in_large_mappings(60 << 20) - others, 4 << 20);
   run_all(*engine, {greedy_request(std::vector<std::int32_t>(8000, 1), 8)});
-  const std::int64_t grown = smaps("Private_Dirty") - before;
-  EXPECT_GE(grown, 8000 * 2 * 64 * 2);
-  EXPECT_LT(grown, 20 << 20);
+  const std::int64_t used = private_in_large_mappings(60 << 20) - others;
+  EXPECT_GE(used, 8000 * 2 * 64 * 2);
+  EXPECT_LT(used, 20 << 20);
 }
+#endif
 
 #endif
 

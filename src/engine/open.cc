@@ -54,6 +54,8 @@ Status EngineImpl::make_scheduler() {
   const auto rows = static_cast<std::size_t>(spec.max_running);
   row_results_.reserve(rows);
   spare_tokens_.reserve(2 * rows);
+  spare_logprobs_.reserve(2 * rows);
+  spare_tops_.reserve(2 * rows);
   return {};
 }
 

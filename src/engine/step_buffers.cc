@@ -50,6 +50,14 @@ constexpr std::string_view kOwners[] = {"pinned step buffers", "step buffers", "
 
 std::int32_t StepLimits::max_logit_rows() const { return std::max(max_batch, kScoreRows); }
 
+void pad_rows(Upload& upload, std::int32_t from, std::int32_t to) {
+  for (std::int32_t r = from; r < to; ++r) {
+    upload.rows[r] = {0, 1, r, -1};
+    upload.logit_row[r] = -1;
+    upload.logit_hidden[r] = r;
+  }
+}
+
 std::int64_t StepBuffers::carve_pinned(void* base) {
   Carver<> carver(base);
   for (Upload& side : host_upload_) side = carve_upload(carver, limits_);

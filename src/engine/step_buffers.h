@@ -48,6 +48,10 @@ struct Upload {
   std::uint32_t* masks = nullptr;    // [max_batch, mask_words(vocab)]
 };
 
+// Makes rows [from, to) of a decode step nobody's: they read the padding slot, and nobody samples their
+// logits.
+void pad_rows(Upload& upload, std::int32_t from, std::int32_t to);
+
 // What comes back with every step.
 struct Results {
   std::int32_t* token = nullptr;         // [max_logit_rows]

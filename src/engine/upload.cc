@@ -102,9 +102,10 @@ void fill_logit_rows(const StepPlan& plan, Flight& flight, Upload& up) {
     up.logit_row[count] = row.yields_token ? static_cast<std::int32_t>(r) : -1;
     up.logit_hidden[count++] = row.first_row + row.query_count - 1;
   }
-  for (; decode_step && count < flight.launch.decode_rows; ++count) {
-    up.logit_row[count] = -1;
-    up.logit_hidden[count] = count;
+  // The recorded step is for a bucket of rows; of the others nobody has one.
+  if (decode_step) {
+    pad_rows(up, count, flight.launch.decode_rows);
+    count = flight.launch.decode_rows;
   }
   flight.launch.logit_rows = count;
 }
@@ -175,9 +176,6 @@ void upload_step(const StepPlan& plan, EngineParts& parts, Requests& requests, F
   flight.launch.decode_rows =
       plan.extend_rows > 0 ? plan.decode_rows : parts.executor->bucket(plan.decode_rows);
   flight.launch.total_q = plan.extend_rows > 0 ? plan.total_q : flight.launch.decode_rows;
-  for (std::int32_t r = static_cast<std::int32_t>(plan.rows.size());
-       r < flight.launch.decode_rows + plan.extend_rows; ++r)
-    up.rows[r] = {0, 1, r, -1};
   fill_logit_rows(plan, flight, up);
 
   const void* end = up.deltas + deltas;
