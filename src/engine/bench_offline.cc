@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/quantile.h"
 #include "engine/engine_impl.h"
 #include "engine/limits.h"
 
@@ -14,13 +15,8 @@ namespace quire::engine {
 namespace {
 
 Percentiles percentiles(std::vector<double> values) {
-  if (values.empty()) return {};
-  const auto at = [&](double share) {
-    const auto index = static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
-    std::nth_element(values.begin(), values.begin() + index, values.end());
-    return values[static_cast<std::size_t>(index)];
-  };
-  return {at(0.5), at(0.99)};
+  std::sort(values.begin(), values.end());
+  return {quantile(values, 0.5), quantile(values, 0.99)};
 }
 
 Status check(const BenchOfflineRequest& request, const Options& options) {

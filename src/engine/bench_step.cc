@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/quantile.h"
 #include "engine/engine_impl.h"
 
 namespace quire::engine {
@@ -92,13 +93,12 @@ Result<BenchStepCell> measure(EngineImpl& engine, const BenchStepRequest& reques
   BenchStepCell cell;
   cell.batch = batch;
   cell.context = context;
-  std::nth_element(times.begin(), times.begin() + request.steps / 2, times.end());
-  const double median = times[static_cast<std::size_t>(request.steps / 2)];
-  cell.ms = median * 1e3;
-  cell.tokens_s = batch / median;
+  const double step = median(times);
+  cell.ms = step * 1e3;
+  cell.tokens_s = batch / step;
   const double bytes = static_cast<double>(engine.weight_bytes()) +
                        static_cast<double>(engine.kv_bytes_per_token()) * batch * context;
-  if (request.read_bytes_s > 0.0) cell.fraction = bytes / request.read_bytes_s / median;
+  if (request.read_bytes_s > 0.0) cell.fraction = bytes / request.read_bytes_s / step;
   cell.host_us = (after.host_step_s - before.host_step_s) / request.steps * 1e6;
   cell.gpu_idle_fraction = std::clamp(1.0 - (after.device_busy_s - before.device_busy_s) / wall, 0.0, 1.0);
   return cell;
@@ -144,13 +144,12 @@ Status measure_chunks(EngineImpl& engine, const BenchStepRequest& request,
         QUIRE_TRY(time, time_chunk(engine, context, chunk));
         measured.push_back(time);
       }
-      std::nth_element(measured.begin(), measured.begin() + times / 2, measured.end());
-      const double median = measured[static_cast<std::size_t>(times / 2)];
+      const double step = median(measured);
       BenchStepCell cell;
       cell.context = context;
       cell.chunk = chunk;
-      cell.ms = median * 1e3;
-      cell.tokens_s = chunk / median;
+      cell.ms = step * 1e3;
+      cell.tokens_s = chunk / step;
       cells.push_back(cell);
     }
   }

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/mix.h"
 #include "ops/expand.h"
 
 namespace quire::model {
@@ -50,10 +51,7 @@ struct DummyReader {
   DummySource dummy;
   float operator()(std::int64_t i) const {
     // splitmix64 of the element's index: a counter, so any element can be had alone.
-    std::uint64_t x = dummy.key + (static_cast<std::uint64_t>(i) + 1) * 0x9e3779b97f4a7c15ull;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-    x ^= x >> 31;
+    const std::uint64_t x = split_mix(dummy.key + (static_cast<std::uint64_t>(i) + 1) * kSplitMixStep);
     const float unit = static_cast<float>(x >> 40) * 0x1p-23f - 1.0f;  // [-1, 1)
     return dummy.centre + dummy.spread * unit;
   }

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/mix.h"
 #include "base/nearest.h"
 #include "base/text.h"
 #include "record/fetch.h"
@@ -17,14 +18,6 @@ namespace quire::record {
 namespace {
 
 using attention::Problem;
-
-// splitmix64's finaliser.
-std::uint64_t mixed(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 void keep_largest(Place& place, double error, const Place& here) {
   // A NaN is the largest difference there is.
@@ -50,7 +43,7 @@ Result<ShadowWish> parse_shadow(const std::string& text) {
 }
 
 bool is_shadowed(std::uint64_t step, double fraction) {
-  return static_cast<double>(mixed(step) >> 11) * 0x1p-53 < fraction;
+  return static_cast<double>(split_mix(step + kSplitMixStep) >> 11) * 0x1p-53 < fraction;
 }
 
 double frobenius_gate(const Problem& problem) {

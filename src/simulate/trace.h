@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "base/mix.h"
+
 namespace quire::simulate {
 
 struct Segment {
@@ -70,10 +72,7 @@ void append_prompt(const Trace& trace, const TraceRequest& request, std::vector<
 
 // A well-mixed 64-bit value of two: the only source of content, so equal inputs give equal traces everywhere.
 constexpr std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-  std::uint64_t x = a * 0x9e3779b97f4a7c15u + b + 0x632be59bd9b4e019u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
+  return split_mix(a * kSplitMixStep + b + 0x632be59bd9b4e019u);
 }
 
 }  // namespace quire::simulate

@@ -7,10 +7,9 @@
 #include "attention/bench/bench.h"
 #include "attention/bench/loops.h"
 #include "base/clock.h"
+#include "base/quantile.h"
 
 namespace quire::attention::bench {
-
-double median(std::vector<double> values);  // 0 for none
 
 class CeilingMeter {
  public:

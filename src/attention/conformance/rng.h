@@ -3,17 +3,14 @@
 
 #include <cstdint>
 
+#include "base/mix.h"
+
 namespace quire::conformance {
 
 class Rng {
  public:
   explicit Rng(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {  // splitmix64
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-  }
+  std::uint64_t next() { return next_split_mix(state_); }
   int below(int n) { return static_cast<int>(next() % static_cast<std::uint64_t>(n)); }  // n >= 1
   int between(int low, int high) { return low + below(high - low + 1); }                 // inclusive
   bool one_in(int n) { return below(n) == 0; }

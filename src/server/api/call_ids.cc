@@ -2,18 +2,9 @@
 
 #include <cstdint>
 
+#include "base/mix.h"
+
 namespace quire::server::api {
-namespace {
-
-// splitmix64: a walk over all 64-bit numbers, each step well mixed.
-std::uint64_t next(std::uint64_t* state) {
-  std::uint64_t z = *state += 0x9e3779b97f4a7c15;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
-
-}  // namespace
 
 std::string call_id(ToolFormat format, std::string_view id, std::size_t choice, std::size_t call) {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -23,7 +14,7 @@ std::string call_id(ToolFormat format, std::string_view id, std::size_t choice, 
   state = (state ^ call) * 0x100000001b3;
   const bool mistral = format == ToolFormat::mistral;
   std::string out = mistral ? "" : "call_";
-  for (int i = 0; i < (mistral ? 9 : 24); ++i) out += kLetters[next(&state) % kLetters.size()];
+  for (int i = 0; i < (mistral ? 9 : 24); ++i) out += kLetters[next_split_mix(state) % kLetters.size()];
   return out;
 }
 

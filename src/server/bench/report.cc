@@ -3,17 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
+
+#include "base/quantile.h"
 
 namespace quire::server::bench {
 namespace {
-
-double quantile(const std::vector<double>& sorted, double q) {
-  const double at = q * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(at);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (at - std::floor(at)) * (sorted[above] - sorted[below]);
-}
 
 std::int64_t tokens_of(const Outcome& outcome) {
   return outcome.usage.has_value() ? outcome.usage->output_tokens : outcome.texts;
