@@ -16,8 +16,6 @@ namespace {
 constexpr std::int32_t kBits = 32;
 constexpr int kRecursionMax = 500;  // of xgrammar's own descent, for threads with small stacks
 
-using Words = std::vector<std::int32_t>;
-
 class GrammarGuide final : public Guide {
  public:
   GrammarGuide(const xgrammar::CompiledGrammar& compiled, std::span<const std::int32_t> stop_tokens)
@@ -72,7 +70,7 @@ class GrammarGuide final : public Guide {
 
   xgrammar::GrammarMatcher matcher_;
   std::int32_t vocabulary_;
-  Words words_;
+  std::vector<std::int32_t> words_;
   bool broken_ = false;  // no token may come: the request fails
   bool ended_ = false;
 };

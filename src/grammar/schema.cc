@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include "base/json_extent.h"
+
 namespace quire::grammar {
 namespace {
 
@@ -193,27 +195,8 @@ class Check {
 
 }  // namespace
 
-int json_depth(std::string_view text) {
-  int depth = 0;
-  int deepest = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string && c == '\\') {
-      ++i;
-    } else if (c == '"') {
-      in_string = !in_string;
-    } else if (!in_string && (c == '[' || c == '{')) {
-      deepest = std::max(deepest, ++depth);
-    } else if (!in_string && (c == ']' || c == '}')) {
-      --depth;
-    }
-  }
-  return deepest;
-}
-
 Status check_schema(std::string_view schema) {
-  const int depth = json_depth(schema);
+  const std::size_t depth = json_extent(schema).depth;
   if (depth > kSchemaDepthMax)
     return bad_input(fmt::format("the schema is {} levels deep: at most {}", depth, kSchemaDepthMax));
   const Json json = Json::parse(schema, nullptr, /*allow_exceptions=*/false);

@@ -9,7 +9,7 @@
 
 namespace quire::grammar {
 
-inline constexpr int kSchemaDepthMax = 32;             // of the schema's own JSON
+inline constexpr std::size_t kSchemaDepthMax = 32;     // of the schema's own JSON
 inline constexpr std::int64_t kRepetitionsMax = 1000;  // minLength, maxItems, ...: each becomes states
 inline constexpr std::size_t kSchemaNodesMax = 2000;   // schemas within the schema
 inline constexpr std::size_t kPatternBytesMax = 500;
@@ -21,8 +21,5 @@ inline constexpr std::int64_t kMultipleMax = 1024;
 // of integers without bounds. Keywords that JSON schema does not define mean nothing, as it says. oneOf is
 // read as anyOf: schemas that overlap may give an answer that more than one of them accepts.
 Status check_schema(std::string_view schema);
-
-// The deepest nesting of brackets outside strings: bounds a parser's work before it starts.
-int json_depth(std::string_view text);
 
 }  // namespace quire::grammar

@@ -17,8 +17,7 @@ void visit_stream_options(Fields& fields, CallFields& call) {
 }
 
 Problem read_metadata(const Json& value, const std::string& path) {
-  if (!value.is_object())
-    return invalid_type(path, fmt::format("'{}' is {}: give an object of strings", path, type_name(value)));
+  if (Problem problem = want_object(value, path, "an object of strings")) return problem;
   for (const auto& [key, entry] : value.items()) {
     const std::string place = fmt::format("{}.{}", path, key.substr(0, 64));
     if (!entry.is_string())
@@ -74,13 +73,13 @@ void visit_elsewhere(Fields& fields) {
                  "use 'echo' and 'logprobs' of /v1/completions");
 }
 
+Problem check_model(const CallFields& fields, const ModelFacts& facts) {
+  if (!fields.model || *fields.model == facts.name) return {};
+  return no_such_model(*fields.model, fmt::format("use \"{}\" or leave 'model' out", facts.name));
+}
+
 Problem finish_fields(const CallFields& fields, const ModelFacts& facts, Call* call) {
-  if (fields.model && *fields.model != facts.name) {
-    return ApiError{404,
-                    fmt::format("the model {} is not here: use \"{}\" or leave 'model' out",
-                                shown(Json(*fields.model)), facts.name),
-                    "model", "model_not_found", 0.0};
-  }
+  if (Problem problem = check_model(fields, facts)) return problem;
   call->stream = fields.stream.value_or(false);
   call->include_usage = fields.include_usage.value_or(false);
   if (fields.has_stream_options && !call->stream)

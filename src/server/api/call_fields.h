@@ -30,7 +30,9 @@ void visit_notes(Fields& fields);
 // refused, for an answer that is not held to a form that was asked for is a wrong one.
 void visit_elsewhere(Fields& fields);
 
-// Refuses another model's name (404) and stream_options without stream; puts the rest into `call`.
+// Refuses another model's name (404).
+Problem check_model(const CallFields& fields, const ModelFacts& facts);
+// Refuses another model's name and stream_options without stream; puts the rest into `call`.
 Problem finish_fields(const CallFields& fields, const ModelFacts& facts, Call* call);
 
 }  // namespace quire::server::api

@@ -79,18 +79,17 @@ void visit(Fields& fields, ChatFields& chat) {
   visit_effort(fields, "reasoning_effort", chat.reasoning_effort);
   fields.value({"chat_template_kwargs", "further variables of the chat template"}, R"({"type":"object"})",
                keep_object(&chat.kwargs));
-  fields.value(
-      {"documents", "for chat templates that read them"}, R"({"type":"array","items":{"type":"object"}})",
-      [&](const Json& value, const std::string& path) -> Problem {
-        if (!value.is_array())
-          return invalid_type(path, fmt::format("'{}' is {}: give an array", path, type_name(value)));
-        for (std::size_t i = 0; i < value.size(); ++i) {
-          const std::string place = fmt::format("{}[{}]", path, i);
-          if (Problem problem = want_object(value[i], place)) return problem;
-        }
-        chat.documents = value;
-        return {};
-      });
+  fields.value({"documents", "for chat templates that read them"},
+               R"({"type":"array","items":{"type":"object"}})",
+               [&](const Json& value, const std::string& path) -> Problem {
+                 if (Problem problem = want_array(value, path)) return problem;
+                 for (std::size_t i = 0; i < value.size(); ++i) {
+                   const std::string place = fmt::format("{}[{}]", path, i);
+                   if (Problem problem = want_object(value[i], place)) return problem;
+                 }
+                 chat.documents = value;
+                 return {};
+               });
   visit_missing_chat(fields);
   visit_other_routes(fields);
   visit_elsewhere(fields);
@@ -112,9 +111,7 @@ Problem check(const ChatFields& chat) {
 
 Problem read_chat(const Json& body, const ModelFacts& facts, Call* call) {
   ChatFields chat;
-  FieldReader reader(body);
-  visit(reader, chat);
-  if (reader.problem()) return reader.problem();
+  if (Problem problem = read_fields(body, &chat)) return problem;
   if (Problem problem = finish_fields(chat.call, facts, call)) return problem;
   if (Problem problem = check(chat)) return problem;
   call->kind = Call::Kind::chat;
@@ -136,11 +133,6 @@ Problem read_chat(const Json& body, const ModelFacts& facts, Call* call) {
   return check_prompt_size(request, "messages", facts);
 }
 
-std::string chat_schema() {
-  ChatFields chat;
-  FieldSchema schema;
-  visit(schema, chat);
-  return schema.schema();
-}
+std::string chat_schema() { return schema_of<ChatFields>(); }
 
 }  // namespace quire::server::api

@@ -115,9 +115,7 @@ Problem check_lengths(const CompletionFields& completion, const Call& call) {
 
 Problem read_completion(const Json& body, const ModelFacts& facts, Call* call) {
   CompletionFields completion;
-  FieldReader reader(body);
-  visit(reader, completion);
-  if (reader.problem()) return reader.problem();
+  if (Problem problem = read_fields(body, &completion)) return problem;
   if (Problem problem = finish_fields(completion.call, facts, call)) return problem;
   call->kind = Call::Kind::completion;
   call->echo = completion.echo.value_or(false);
@@ -147,11 +145,6 @@ Problem read_completion(const Json& body, const ModelFacts& facts, Call* call) {
   return {};
 }
 
-std::string completion_schema() {
-  CompletionFields completion;
-  FieldSchema schema;
-  visit(schema, completion);
-  return schema.schema();
-}
+std::string completion_schema() { return schema_of<CompletionFields>(); }
 
 }  // namespace quire::server::api

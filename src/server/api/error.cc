@@ -1,5 +1,7 @@
 #include "server/api/error.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -7,6 +9,16 @@
 #include "server/api/json.h"
 
 namespace quire::server::api {
+
+ApiError missing_field(std::string param, std::string_view wanted) {
+  std::string message = fmt::format("'{}' is missing: {}", param, wanted);
+  return {400, std::move(message), std::move(param), "missing_required_parameter", 0.0};
+}
+
+ApiError no_such_model(std::string_view name, std::string_view advice) {
+  return {404, fmt::format("the model {} is not here: {}", shown(Json(name)), advice), "model",
+          "model_not_found", 0.0};
+}
 
 std::string error_body(const ApiError& error) {
   const auto or_null = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "server/http/http.h"
 
@@ -29,6 +30,10 @@ inline ApiError invalid_value(std::string param, std::string message) {
 inline ApiError unsupported(std::string param, std::string message) {
   return {400, std::move(message), std::move(param), "unsupported_value", 0.0};
 }
+
+ApiError missing_field(std::string param, std::string_view wanted);
+// `name` is no model of this server; `advice` says what is.
+ApiError no_such_model(std::string_view name, std::string_view advice);
 
 // {"error":{"message","type","param","code"}}
 std::string error_body(const ApiError& error);

@@ -11,9 +11,35 @@
 
 namespace quire::server::api {
 
-Problem want_object(const Json& value, const std::string& path) {
+namespace {
+
+// 3.0 is an integer to JSON schema and to the clients that write it so.
+bool is_whole(const Json& value) {
+  return value.is_number_integer() ||
+         (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>());
+}
+
+// A whole number; nothing beyond 64 bits, or where a double no longer tells neighbours apart.
+std::optional<std::int64_t> integer_of(const Json& value) {
+  constexpr double kExact = 9e15;
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    return std::abs(number) <= kExact ? std::optional(static_cast<std::int64_t>(number)) : std::nullopt;
+  }
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) return std::nullopt;
+  return value.get<std::int64_t>();
+}
+
+}  // namespace
+
+Problem want_object(const Json& value, const std::string& path, std::string_view wanted) {
   if (value.is_object()) return {};
-  return invalid_type(path, fmt::format("'{}' is {}: give an object", path, type_name(value)));
+  return invalid_type(path, fmt::format("'{}' is {}: give {}", path, type_name(value), wanted));
+}
+
+Problem want_array(const Json& value, const std::string& path, std::string_view wanted) {
+  if (value.is_array()) return {};
+  return invalid_type(path, fmt::format("'{}' is {}: give {}", path, type_name(value), wanted));
 }
 
 ReadValue keep_object(Json* target) {
@@ -68,11 +94,7 @@ const Json* FieldReader::find(const Field& field) {
   if (problem_) return nullptr;
   const auto found = object_.find(field.name);
   if (found != object_.end() && !found->is_null()) return &*found;
-  if (field.required) {
-    const std::string path = path_of(field.name);
-    problem_ = ApiError{400, fmt::format("'{}' is missing: {}", path, field.what), path,
-                        "missing_required_parameter", 0.0};
-  }
+  if (field.required) problem_ = missing_field(path_of(field.name), field.what);
   return nullptr;
 }
 
@@ -92,25 +114,15 @@ void FieldReader::integer(Field field, std::int64_t low, std::int64_t high,
                           std::optional<std::int64_t>* target) {
   const Json* value = find(field);
   if (value == nullptr) return;
-  // 3.0 is an integer to JSON schema and to the clients that write it so.
-  const bool whole = value->is_number_integer() ||
-                     (value->is_number_float() && std::trunc(value->get<double>()) == value->get<double>());
-  if (!whole) return wrong_type(field, "an integer", *value);
-  const double about = value->get<double>();
-  const bool inside = value->is_number_float() || value->is_number_unsigned()
-                          ? about >= static_cast<double>(low) && about <= static_cast<double>(high)
-                          : value->get<std::int64_t>() >= low && value->get<std::int64_t>() <= high;
-  const bool fits =
-      inside && (value->is_number_unsigned() ? value->get<std::uint64_t>() <=
-                                                   static_cast<std::uint64_t>(std::max<std::int64_t>(high, 0))
-                                             : !value->is_number_float() || std::abs(about) <= 9e15);
-  if (!fits) {
+  if (!is_whole(*value)) return wrong_type(field, "an integer", *value);
+  const std::optional<std::int64_t> number = integer_of(*value);
+  if (!number || *number < low || *number > high) {
     const std::string path = path_of(field.name);
     problem_ = invalid_value(
         path, fmt::format("'{}' is {}: give an integer from {} to {}", path, shown(*value), low, high));
     return;
   }
-  *target = value->is_number_float() ? static_cast<std::int64_t>(about) : value->get<std::int64_t>();
+  *target = *number;
 }
 
 void FieldReader::number(Field field, double low, double high, std::optional<double>* target) {

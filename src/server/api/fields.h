@@ -28,8 +28,9 @@ class Fields;
 // Takes a value that is not null. `path` names it in errors.
 using ReadValue = std::function<Problem(const Json& value, const std::string& path)>;
 
-// Refuses what is no object.
-Problem want_object(const Json& value, const std::string& path);
+// Refuses what is no object, or no array; `wanted` says of what.
+Problem want_object(const Json& value, const std::string& path, std::string_view wanted = "an object");
+Problem want_array(const Json& value, const std::string& path, std::string_view wanted = "an array");
 // Keeps an object as it stands.
 ReadValue keep_object(Json* target);
 // Token ids of an array: integers from 0.
@@ -107,5 +108,20 @@ class FieldSchema final : public Fields {
   void add(const Field& field, Json schema);
   std::vector<Property> properties_;
 };
+
+// The two walks over a request type that has a visit(Fields&, Request&).
+template <class Request>
+Problem read_fields(const Json& object, Request* request) {
+  FieldReader reader(object);
+  visit(reader, *request);
+  return reader.problem();
+}
+template <class Request>
+std::string schema_of() {
+  Request request;
+  FieldSchema schema;
+  visit(schema, request);
+  return schema.schema();
+}
 
 }  // namespace quire::server::api

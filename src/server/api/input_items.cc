@@ -18,7 +18,7 @@ Problem read_item_message(const Json& value, const std::string& path, Json* mess
   reader.choice({"role", "system, developer, user or assistant", true},
                 {"system", "developer", "user", "assistant"}, &role);
   reader.value({"content", "the message's text", true}, "", [&](const Json& inner, const std::string& place) {
-    return read_content(inner, place, "input_text,output_text,text,refusal", &content.emplace());
+    return read_content(inner, place, {"input_text", "output_text", "text", "refusal"}, &content.emplace());
   });
   if (reader.problem()) return reader.problem();
   messages->push_back({{"role", role == "developer" ? "system" : *role}, {"content", *content}});
@@ -48,7 +48,7 @@ Problem read_item_result(const Json& value, const std::string& path, Json* messa
   FieldReader reader(value, path);
   reader.text({"call_id", "the id of the call", true}, kNameBytesMax, &call_id);
   reader.value({"output", "the call's result", true}, "", [&](const Json& inner, const std::string& place) {
-    return read_content(inner, place, "input_text,output_text,text", &output.emplace());
+    return read_content(inner, place, {"input_text", "output_text", "text"}, &output.emplace());
   });
   if (reader.problem()) return reader.problem();
   messages->push_back({{"role", "tool"}, {"content", *output}, {"tool_call_id", *call_id}});

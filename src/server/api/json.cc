@@ -2,45 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/json_extent.h"
 #include "base/text.h"
 
 namespace quire::server::api {
 namespace {
-
-// Without building anything; of broken JSON all are upper bounds.
-struct Extent {
-  std::size_t depth = 0;
-  std::size_t values = 1;
-  std::size_t members = 0;  // of the object that has most
-};
-
-Extent extent_of(std::string_view text) {
-  Extent extent;
-  std::size_t depth = 0;
-  std::array<std::size_t, kJsonDepthMax + 1> members{};  // of what is open, by its depth
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const char c = text[at];
-    if (c == '"') {
-      for (++at; at < text.size() && text[at] != '"'; ++at)
-        if (text[at] == '\\') ++at;
-    } else if (c == '{' || c == '[') {
-      extent.depth = std::max(extent.depth, ++depth);
-      if (depth <= kJsonDepthMax) members[depth] = 0;
-      ++extent.values;
-    } else if (c == '}' || c == ']') {
-      if (depth > 0) --depth;
-    } else if (c == ',') {
-      ++extent.values;
-    } else if (c == ':' && depth <= kJsonDepthMax) {
-      extent.members = std::max(extent.members, ++members[depth]);
-    }
-  }
-  return extent;
-}
 
 ApiError not_json(std::string message) { return {400, std::move(message), "", "invalid_json", 0.0}; }
 
@@ -54,7 +22,7 @@ std::string plain(const char* what) {
 }  // namespace
 
 std::string too_much_json(std::string_view text) {
-  const Extent extent = extent_of(text);
+  const JsonExtent extent = json_extent(text);
   if (extent.depth > kJsonDepthMax)
     return fmt::format("is nested {} deep: at most {} is taken", extent.depth, kJsonDepthMax);
   if (extent.values > kJsonValuesMax)

@@ -2,23 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/text.h"
 #include "server/api/fields.h"
 #include "server/api/limits.h"
 
 namespace quire::server::api {
 namespace {
-
-bool listed(std::string_view kinds, std::string_view kind) {
-  while (!kinds.empty()) {
-    const std::size_t end = kinds.find(',');
-    if (kinds.substr(0, end) == kind) return true;
-    kinds = end == std::string_view::npos ? "" : kinds.substr(end + 1);
-  }
-  return false;
-}
 
 Problem read_call(const Json& value, const std::string& path, Json* calls) {
   if (Problem problem = want_object(value, path)) return problem;
@@ -43,8 +36,7 @@ Problem read_call(const Json& value, const std::string& path, Json* calls) {
 }
 
 Problem read_calls(const Json& value, const std::string& path, Json* calls) {
-  if (!value.is_array())
-    return invalid_type(path, fmt::format("'{}' is {}: give an array", path, type_name(value)));
+  if (Problem problem = want_array(value, path)) return problem;
   for (std::size_t i = 0; i < value.size(); ++i) {
     if (Problem problem = read_call(value[i], fmt::format("{}[{}]", path, i), calls)) return problem;
   }
@@ -60,7 +52,7 @@ void visit(FieldReader& reader, MessageFields& message) {
   reader.choice({"role", "system, developer, user, assistant or tool", true},
                 {"system", "developer", "user", "assistant", "tool"}, &message.role);
   reader.value({"content", ""}, "", [&](const Json& value, const std::string& path) {
-    return read_content(value, path, "text,refusal", &message.content.emplace());
+    return read_content(value, path, {"text", "refusal"}, &message.content.emplace());
   });
   reader.text({"name", ""}, kNameBytesMax, &message.name);
   reader.text({"refusal", ""}, kTextBytesMax, &message.refusal);
@@ -81,15 +73,12 @@ Problem check(const MessageFields& message, const std::string& path) {
         fmt::format("'{}.tool_calls' is for the role assistant, not {}", path, *message.role));
   if (message.role == "tool" && !message.tool_call_id) {
     const std::string place = path + ".tool_call_id";
-    return ApiError{400, fmt::format("'{}' is missing: the id of the call that this is the result of", place),
-                    place, "missing_required_parameter", 0.0};
+    return missing_field(place, "the id of the call that this is the result of");
   }
   const bool said = message.content || (assistant && (!message.tool_calls.empty() || message.refusal));
   if (said) return {};
   const std::string place = path + ".content";
-  return ApiError{400,
-                  fmt::format("'{}' is missing: give a text{}", place, assistant ? " or 'tool_calls'" : ""),
-                  place, "missing_required_parameter", 0.0};
+  return missing_field(place, assistant ? "give a text or 'tool_calls'" : "give a text");
 }
 
 Problem read_message(const Json& value, const std::string& path, Json* messages) {
@@ -133,7 +122,8 @@ const char* messages_schema() {
   return text.c_str();
 }
 
-Problem read_content(const Json& value, const std::string& path, std::string_view kinds, std::string* text) {
+Problem read_content(const Json& value, const std::string& path,
+                     std::initializer_list<std::string_view> kinds, std::string* text) {
   if (value.is_string()) {
     *text = value.get<std::string>();
     return {};
@@ -147,9 +137,9 @@ Problem read_content(const Json& value, const std::string& path, std::string_vie
     std::optional<std::string> type, part;
     FieldReader reader(value[i], place);
     reader.text({"type", "the part's type", true}, kNameBytesMax, &type);
-    if (!reader.problem() && !listed(kinds, *type))
+    if (!reader.problem() && std::find(kinds.begin(), kinds.end(), *type) == kinds.end())
       return unsupported(place + ".type", fmt::format("'{}.type' is {}: this server reads text only ({})",
-                                                      place, shown(Json(*type)), kinds));
+                                                      place, shown(Json(*type)), comma_list(kinds)));
     const char* name = type == "refusal" ? "refusal" : "text";
     reader.text({name, "the part's text", true}, kTextBytesMax, &part);
     if (reader.problem()) return reader.problem();
@@ -171,8 +161,7 @@ Problem read_arguments(const std::string& text, const std::string& path, Json* v
 }
 
 Problem read_messages(const Json& value, const std::string& path, Json* messages) {
-  if (!value.is_array())
-    return invalid_type(path, fmt::format("'{}' is {}: give an array of messages", path, type_name(value)));
+  if (Problem problem = want_array(value, path, "an array of messages")) return problem;
   if (value.empty())
     return invalid_value(path, fmt::format("'{}' is empty: give at least one message", path));
   *messages = Json::array();

@@ -1,8 +1,10 @@
 // The messages of a conversation, from OpenAI's form to the one that chat templates read.
 #pragma once
 
+#include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 #include "server/api/json.h"
 
@@ -14,9 +16,10 @@ namespace quire::server::api {
 // - the arguments of a tool call become the object that their text is, where it is one.
 Problem read_messages(const Json& value, const std::string& path, Json* messages);
 
-// The text of a content that is a string or an array of parts. `kinds`: part types that are text, apart by a
-// comma ("text", "input_text,output_text").
-Problem read_content(const Json& value, const std::string& path, std::string_view kinds, std::string* text);
+// The text of a content that is a string or an array of parts. `kinds`: the types of parts that are
+// text.
+Problem read_content(const Json& value, const std::string& path,
+                     std::initializer_list<std::string_view> kinds, std::string* text);
 
 // The arguments of a tool call as a template wants them: the object that the text is, or else the text.
 // Refuses an object over the limits of json.h.

@@ -26,8 +26,7 @@ struct ResponseFields {
 };
 
 Problem read_include(const Json& value, const std::string& path, ResponseFields* response) {
-  if (!value.is_array())
-    return invalid_type(path, fmt::format("'{}' is {}: give an array of strings", path, type_name(value)));
+  if (Problem problem = want_array(value, path, "an array of strings")) return problem;
   for (std::size_t i = 0; i < value.size(); ++i) {
     const std::string place = fmt::format("{}[{}]", path, i);
     if (!value[i].is_string())
@@ -148,9 +147,7 @@ std::string repeated_fields(const Json& body, const ResponseFields& response, co
 
 Problem read_response(const Json& body, const ModelFacts& facts, Call* call) {
   ResponseFields response;
-  FieldReader reader(body);
-  visit(reader, response);
-  if (reader.problem()) return reader.problem();
+  if (Problem problem = read_fields(body, &response)) return problem;
   if (Problem problem = finish_fields(response.call, facts, call)) return problem;
   if (response.top_logprobs && !response.logprobs)
     return invalid_value("top_logprobs",
@@ -181,11 +178,6 @@ Problem read_response(const Json& body, const ModelFacts& facts, Call* call) {
   return {};
 }
 
-std::string response_schema() {
-  ResponseFields response;
-  FieldSchema schema;
-  visit(schema, response);
-  return schema.schema();
-}
+std::string response_schema() { return schema_of<ResponseFields>(); }
 
 }  // namespace quire::server::api

@@ -10,10 +10,10 @@
 #include "base/text.h"
 #include "server/api/chat_call.h"
 #include "server/api/completion_call.h"
-#include "server/api/exchange.h"
 #include "server/api/json.h"
 #include "server/api/openapi.h"
 #include "server/api/response_call.h"
+#include "server/api/run_call.h"
 #include "server/api/text_routes.h"
 
 namespace quire::server {
@@ -59,11 +59,8 @@ void add_models(Router& router, const api::ModelFacts& facts) {
              [facts](const HttpRequest& request, const std::shared_ptr<Responder>& responder) {
                if (request.param("model") == facts.name)
                  return responder->send({.body = json_text(model_json(facts))});
-               responder->send(api::error_answer(api::ApiError{
-                   404,
-                   fmt::format("the model {} is not here: /v1/models lists \"{}\"",
-                               api::shown(Json(std::string(request.param("model")))), facts.name),
-                   "model", "model_not_found", 0.0}));
+               responder->send(api::error_answer(api::no_such_model(
+                   request.param("model"), fmt::format("/v1/models lists \"{}\"", facts.name))));
              });
 }
 

@@ -36,9 +36,7 @@ Problem read_stop(const Json& value, const std::string& path, std::vector<std::s
 
 Problem read_bias(const Json& value, const std::string& path,
                   std::vector<std::pair<std::int32_t, float>>* target) {
-  if (!value.is_object())
-    return invalid_type(
-        path, fmt::format("'{}' is {}: give an object of token ids and numbers", path, type_name(value)));
+  if (Problem problem = want_object(value, path, "an object of token ids and numbers")) return problem;
   if (value.size() > kBiasesMax)
     return invalid_value(path,
                          fmt::format("'{}' has {} entries: give at most {}", path, value.size(), kBiasesMax));

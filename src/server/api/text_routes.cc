@@ -41,8 +41,7 @@ void visit(Fields& fields, TokenizeFields& tokenize) {
 }
 
 Problem read_tokens(const Json& value, const std::string& path, std::vector<std::int32_t>* tokens) {
-  if (!value.is_array())
-    return invalid_type(path, fmt::format("'{}' is {}: give an array of token ids", path, type_name(value)));
+  if (Problem problem = want_array(value, path, "an array of token ids")) return problem;
   return read_token_ids(value, path, tokens);
 }
 
@@ -62,11 +61,8 @@ Problem read_tokenize(const std::string& body, const ModelFacts& facts, TextRequ
   Json object;
   if (Problem problem = parse_body(body, &object)) return problem;
   TokenizeFields tokenize;
-  FieldReader reader(object);
-  visit(reader, tokenize);
-  if (reader.problem()) return reader.problem();
-  Call ignored;
-  if (Problem problem = finish_fields(tokenize.call, facts, &ignored)) return problem;
+  if (Problem problem = read_fields(object, &tokenize)) return problem;
+  if (Problem problem = check_model(tokenize.call, facts)) return problem;
   if (tokenize.prompt.has_value() == !tokenize.messages.is_null())
     return invalid_value("prompt", "give one of 'prompt' and 'messages'");
   if (tokenize.prompt) {
@@ -78,6 +74,13 @@ Problem read_tokenize(const std::string& body, const ModelFacts& facts, TextRequ
   conversation["add_generation_prompt"] = tokenize.add_generation_prompt.value_or(true);
   request->conversation = json_text(conversation);
   return check_prompt_size(*request, "messages", facts);
+}
+
+Problem read_detokenize(const std::string& body, const ModelFacts& facts, DetokenizeFields* detokenize) {
+  Json object;
+  if (Problem problem = parse_body(body, &object)) return problem;
+  if (Problem problem = read_fields(object, detokenize)) return problem;
+  return check_model(detokenize->call, facts);
 }
 
 Result<std::vector<std::int32_t>> tokens_of(const Session& session, const TextRequest& request) {
@@ -107,17 +110,9 @@ void tokenize(EngineLoop& loop, const ModelFacts& facts, const HttpRequest& http
 
 void detokenize(EngineLoop& loop, const ModelFacts& facts, const HttpRequest& http,
                 const std::shared_ptr<Responder>& responder) {
-  Json object;
   DetokenizeFields fields;
-  Problem problem = parse_body(http.body, &object);
-  if (!problem) {
-    FieldReader reader(object);
-    visit(reader, fields);
-    problem = reader.problem();
-  }
-  Call ignored;
-  if (!problem) problem = finish_fields(fields.call, facts, &ignored);
-  if (problem) return responder->send(error_answer(*problem));
+  if (Problem problem = read_detokenize(http.body, facts, &fields))
+    return responder->send(error_answer(*problem));
   const std::size_t bytes = fields.tokens.size() * sizeof(std::int32_t);
   loop.beside(bytes, [fields = std::move(fields), responder](const Session& session) {
     const Result<std::string> text =
@@ -140,18 +135,7 @@ void add_text_routes(Router& router, EngineLoop& loop, const ModelFacts& facts) 
              });
 }
 
-std::string tokenize_schema() {
-  TokenizeFields fields;
-  FieldSchema schema;
-  visit(schema, fields);
-  return schema.schema();
-}
-
-std::string detokenize_schema() {
-  DetokenizeFields fields;
-  FieldSchema schema;
-  visit(schema, fields);
-  return schema.schema();
-}
+std::string tokenize_schema() { return schema_of<TokenizeFields>(); }
+std::string detokenize_schema() { return schema_of<DetokenizeFields>(); }
 
 }  // namespace quire::server::api

@@ -63,8 +63,7 @@ Problem read_tool(const Json& value, const std::string& path, Shape shape, ToolF
 }
 
 Problem read_tools(const Json& value, const std::string& path, Shape shape, ToolFields* tools) {
-  if (!value.is_array())
-    return invalid_type(path, fmt::format("'{}' is {}: give an array", path, type_name(value)));
+  if (Problem problem = want_array(value, path)) return problem;
   if (value.size() > kToolsMax)
     return invalid_value(path,
                          fmt::format("'{}' has {} tools: give at most {}", path, value.size(), kToolsMax));
@@ -84,8 +83,7 @@ Problem read_choice(const Json& value, const std::string& path, Shape shape, Too
     return invalid_value(
         path, fmt::format("'{}' is {}: give auto, none, required or a function", path, shown(value)));
   }
-  if (!value.is_object())
-    return invalid_type(path, fmt::format("'{}' is {}: give a string or an object", path, type_name(value)));
+  if (Problem problem = want_object(value, path, "a string or an object")) return problem;
   std::optional<std::string> type, name;
   FieldReader reader(value, path);
   reader.choice({"type", "only functions are tools here", true}, {"function"}, &type);

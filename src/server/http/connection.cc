@@ -314,16 +314,17 @@ net::awaitable<bool> Connection::read_head() {
 // What the head alone says is not spoken here.
 bool Connection::early_refusal() {
   const auto& message = parser_->get();
-  const auto transfer = message.find(http::field::transfer_encoding);
-  if (transfer != message.end() && lower({transfer->value().data(), transfer->value().size()}) != "chunked") {
+  const auto is_not = [&](http::field name, std::string_view spoken) {
+    const auto field = message.find(name);
+    return field != message.end() && to_lower({field->value().data(), field->value().size()}) != spoken;
+  };
+  if (is_not(http::field::transfer_encoding, "chunked")) {
     unknown_end_ = true;
     return !refuse_with(error_answer(501, "of transfer encodings only chunked is spoken here", ""));
   }
-  const auto encoding = message.find(http::field::content_encoding);
-  if (encoding != message.end() && lower({encoding->value().data(), encoding->value().size()}) != "identity")
+  if (is_not(http::field::content_encoding, "identity"))
     return !refuse_with(error_answer(415, "a body is read as it stands: leave Content-Encoding out", ""));
-  const auto expect = message.find(http::field::expect);
-  if (expect != message.end() && to_lower({expect->value().data(), expect->value().size()}) != "100-continue")
+  if (is_not(http::field::expect, "100-continue"))
     return !refuse_with(error_answer(417, "of expectations only 100-continue is known here", ""));
   return false;
 }

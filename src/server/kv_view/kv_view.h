@@ -24,6 +24,8 @@
 
 namespace quire::server {
 
+class Router;
+
 class KvView {
  public:
   static constexpr std::chrono::milliseconds kLeastPause{20};
@@ -75,7 +77,6 @@ class KvView {
 
 // GET /v1/kv, and GET /v1/backends: `backends` as `quire backends MODEL --json` prints it (empty: 404).
 // `view` outlives the router.
-class Router;
 void add_kv_routes(Router& router, KvView& view, std::string backends);
 
 }  // namespace quire::server

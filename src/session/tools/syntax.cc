@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/json_extent.h"
 #include "grammar/grammar.h"
 #include "grammar/schema.h"
 #include "session/tools/markers.h"
@@ -21,7 +22,7 @@ constexpr std::string_view kDeepseek[] = {kDeepseekCallsBegin, kDeepseekCallsEnd
                                           kDeepseekCallEnd, kDeepseekSep};
 
 // The list, a tool, its function, parameters.
-constexpr int kToolDepth = 4;
+constexpr std::size_t kToolDepth = 4;
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
@@ -112,7 +113,7 @@ Result<std::string> call_grammar(const ToolSyntax& syntax, const CallRules& rule
   if (syntax.format == ToolFormat::none)
     return bad_input("this model's chat template has no form of tool calls: leave the tool choice to it");
   if (rules.tools.size() > grammar::kGrammarBytesMax ||
-      grammar::json_depth(rules.tools) > grammar::kSchemaDepthMax + kToolDepth)
+      json_extent(rules.tools).depth > grammar::kSchemaDepthMax + kToolDepth)
     return bad_input(
         fmt::format("the tools have {} bytes: too many to hold an answer to", rules.tools.size()));
   const Json tools = Json::parse(rules.tools, nullptr, /*allow_exceptions=*/false);

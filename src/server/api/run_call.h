@@ -1,4 +1,4 @@
-// Exchange: one call on its way: its requests in the engine's loop, its answer to the responder.
+// One call on its way: its requests in the engine's loop, its answer to the responder.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-#include "server/api/exchange.h"
+#include "server/api/run_call.h"
 
 #include <string_view>
 #include <utility>
@@ -7,9 +7,9 @@ namespace quire::server::api {
 namespace {
 
 // Lives in the sink: on the loop's thread only.
-class Exchange {
+class RunningCall {
  public:
-  Exchange(EngineLoop& loop, const Call& call, AnswerHead head, std::shared_ptr<Responder> responder)
+  RunningCall(EngineLoop& loop, const Call& call, AnswerHead head, std::shared_ptr<Responder> responder)
       : loop_(loop),
         responder_(std::move(responder)),
         stream_(call.stream),
@@ -49,12 +49,10 @@ class Exchange {
   Answer answer_;
 };
 
-bool begins(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
-
 // The field that the engine's words are about.
 std::string param_of(std::string_view message) {
-  if (begins(message, "a logit bias") || begins(message, "the logit bias")) return "logit_bias";
-  if (begins(message, "prompt position")) return "prompt";
+  if (message.starts_with("a logit bias") || message.starts_with("the logit bias")) return "logit_bias";
+  if (message.starts_with("prompt position")) return "prompt";
   return "";
 }
 
@@ -78,9 +76,9 @@ ApiError refused(const Refusal& refusal) {
 
 void run_call(EngineLoop& loop, Call& call, AnswerHead head, std::uint64_t fresh_seed,
               const std::shared_ptr<Responder>& responder) {
-  const auto exchange = std::make_shared<Exchange>(loop, call, std::move(head), responder);
+  const auto running = std::make_shared<RunningCall>(loop, call, std::move(head), responder);
   const Ticket ticket = loop.submit(requests_of(call, fresh_seed),
-                                    [exchange](Update update) { exchange->take(std::move(update)); });
+                                    [running](Update update) { running->take(std::move(update)); });
   responder->on_close([&loop, ticket] { loop.cancel(ticket); });
 }
 
