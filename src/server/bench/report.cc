@@ -14,7 +14,7 @@ std::int64_t tokens_of(const Outcome& outcome) {
   return outcome.usage.has_value() ? outcome.usage->output_tokens : outcome.texts;
 }
 
-// Errors with the numbers in them taken for equal, so that a thousand alike are one line.
+// By what errors are counted: one short line.
 std::string kind_of(const Outcome& outcome) {
   std::string text = outcome.error.substr(0, 160);
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -22,16 +22,7 @@ std::string kind_of(const Outcome& outcome) {
                                                       : text;
 }
 
-bool is_good(const Outcome& outcome, const Limits& limits) {
-  if (!outcome.ok() || outcome.texts == 0) return false;
-  if (limits.ttft_p99_s > 0.0 && outcome.first_s - outcome.begin_s > limits.ttft_p99_s) return false;
-  if (limits.itl_p99_s == 0.0 || outcome.gaps_s.empty()) return true;
-  std::vector<double> gaps(outcome.gaps_s.begin(), outcome.gaps_s.end());
-  return spread_of(gaps).p99 <= limits.itl_p99_s;
-}
-
-}  // namespace
-
+// Sorts `values`.
 Spread spread_of(std::vector<double>& values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
@@ -44,6 +35,16 @@ Spread spread_of(std::vector<double>& values) {
           .p99 = quantile(values, 0.99),
           .max = values.back()};
 }
+
+bool is_good(const Outcome& outcome, const Limits& limits) {
+  if (!outcome.ok() || outcome.texts == 0) return false;
+  if (limits.ttft_p99_s > 0.0 && outcome.first_s - outcome.begin_s > limits.ttft_p99_s) return false;
+  if (limits.itl_p99_s == 0.0 || outcome.gaps_s.empty()) return true;
+  std::vector<double> gaps(outcome.gaps_s.begin(), outcome.gaps_s.end());
+  return spread_of(gaps).p99 <= limits.itl_p99_s;
+}
+
+}  // namespace
 
 Report report_of(std::span<const Outcome> outcomes, const Limits& limits) {
   Report report;

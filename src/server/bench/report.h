@@ -19,9 +19,6 @@ struct Spread {  // seconds; all 0 without values
   double p99 = 0.0;
   double max = 0.0;
 };
-// Between neighbours the value is interpolated. Sorts `values`.
-Spread spread_of(std::vector<double>& values);
-
 // 0: no such limit.
 struct Limits {
   double ttft_p99_s = 0.0;
