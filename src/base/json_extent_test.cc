@@ -17,5 +17,10 @@ TEST(JsonExtent, IsNeverLessThanWhatIsThere) {
   EXPECT_EQ(json_extent("]]]][[[").depth, 3u);  // what is closed and was not open gives nothing back
 }
 
+TEST(JsonExtent, FindsTheObjectWithMostMembers) {
+  EXPECT_EQ(json_extent("[1,2,3]").members, 0u);
+  EXPECT_EQ(json_extent(R"({"a":{"x:y":1,"b":2,"c":3},"d":{"e":4}})").members, 3u);
+}
+
 }  // namespace
 }  // namespace quire
