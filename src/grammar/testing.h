@@ -16,8 +16,9 @@ inline std::string byte_tokenizer(const std::vector<std::string>& special) {
   for (int byte = 0; byte < 256; ++byte) {
     const bool itself = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
     const int code = itself ? byte : next++;
-    std::string letter(1, static_cast<char>(code));
-    if (code >= 128) letter = {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
+    std::string letter;
+    if (code >= 128) letter += static_cast<char>(0xC0 | code >> 6);
+    letter += static_cast<char>(code < 128 ? code : 0x80 | (code & 0x3F));
     vocabulary[letter] = byte;
   }
   Json added = Json::array();

@@ -21,6 +21,8 @@ std::string plain(const char* what) {
 
 }  // namespace
 
+static_assert(kJsonDepthMax <= kMembersDepth, "members of what is legally deep are counted");
+
 std::string too_much_json(std::string_view text) {
   const JsonExtent extent = json_extent(text);
   if (extent.depth > kJsonDepthMax)
