@@ -201,7 +201,7 @@ TEST(Report, HandMadeTimes) {
   EXPECT_TRUE(loose.goodput.met);
   EXPECT_EQ(report_of({}, {}).requests, 0);
   const std::string svg = plot_svg(outcomes, report, {.ttft_p99_s = 2.0}, "a <title> & more");
-  EXPECT_NE(svg.find("a &lt;title> &amp; more"), std::string::npos);
+  EXPECT_NE(svg.find("a &lt;title&gt; &amp; more"), std::string::npos);
   EXPECT_NE(plot_svg({}, {}, {}, "").find("</svg>"), std::string::npos);
 }
 
