@@ -26,7 +26,7 @@ struct ChatFields {
 };
 
 // Ignored they would give another answer than the caller wanted.
-void visit_other_routes(Fields& fields) {
+void visit_chat_elsewhere(Fields& fields) {
   constexpr const char* kNull = R"({"type":"null"})";
   for (const char* name : {"prompt", "input", "instructions"})
     fields.missing({name, "another route's"}, kNull, {}, "write it as 'messages'");
@@ -91,7 +91,7 @@ void visit(Fields& fields, ChatFields& chat) {
                  return {};
                });
   visit_missing_chat(fields);
-  visit_other_routes(fields);
+  visit_chat_elsewhere(fields);
   visit_elsewhere(fields);
   visit_notes(fields);
 }

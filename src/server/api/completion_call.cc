@@ -52,7 +52,7 @@ Problem read_prompts(const Json& value, const std::string& path, std::vector<Tex
 }
 
 // Ignored they would give another answer than the caller wanted.
-void visit_other_routes(Fields& fields) {
+void visit_completion_elsewhere(Fields& fields) {
   constexpr const char* kNull = R"({"type":"null"})";
   for (const char* name :
        {"messages", "response_format", "documents", "chat_template_kwargs", "reasoning_effort", "functions"})
@@ -98,7 +98,7 @@ void visit(Fields& fields, CompletionFields& completion) {
   fields.missing({"suffix", "not here; an empty one is taken"}, R"({"type":"string","enum":[""]})", {"\"\""},
                  "write the model's own fill-in-the-middle tokens into the prompt");
   visit_elsewhere(fields);
-  visit_other_routes(fields);
+  visit_completion_elsewhere(fields);
   visit_notes(fields);
 }
 

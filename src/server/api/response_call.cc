@@ -54,7 +54,7 @@ void visit_reasoning(Fields& fields, ResponseFields& response) {
 }
 
 // Ignored they would give another answer than the caller wanted.
-void visit_other_routes(Fields& fields) {
+void visit_response_elsewhere(Fields& fields) {
   constexpr const char* kNull = R"({"type":"null"})";
   constexpr const char* kChat = "use /v1/chat/completions";
   fields.missing({"messages", "another route's"}, kNull, {}, "give them as 'input'");
@@ -111,7 +111,7 @@ void visit(Fields& fields, ResponseFields& response) {
   visit_temperature(fields, response.sampling);
   visit_own_sampling(fields, response.sampling);
   visit_missing_response(fields);
-  visit_other_routes(fields);
+  visit_response_elsewhere(fields);
   visit_elsewhere(fields);
   visit_notes(fields);
 }
