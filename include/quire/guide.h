@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 namespace quire {
 
@@ -23,6 +24,8 @@ class Guide {
   virtual void accept(std::int32_t token) = 0;
   // Nothing more may follow: the request ends (Finish::stop) after the token accepted last.
   virtual bool ended() const = 0;
+  // Why mask() set no bit, where it is not that the rules allow nothing; for the failed request's message.
+  virtual std::string_view problem() const { return {}; }
 };
 
 // The same rules for many requests. Immutable: any thread.

@@ -8,6 +8,16 @@
 #include "engine/limits.h"
 
 namespace quire::engine {
+namespace {
+
+std::string dead_end(SequenceId id, std::int64_t position, const Guide& guide) {
+  if (guide.problem().empty())
+    return fmt::format("request {}: its guide allows no token after position {}", id.value, position);
+  return fmt::format("request {}: its guide gave up after position {}: {}", id.value, position,
+                     guide.problem());
+}
+
+}  // namespace
 
 void EngineImpl::commit(std::vector<Output>& outputs) {
   const Clock::time_point wait_begin = Clock::now();
@@ -58,9 +68,7 @@ bool EngineImpl::take_token(const Flight& flight, std::size_t index, const Resul
   const std::int32_t token = results.token[at];
   if (token < 0) {
     const std::int64_t position = std::ssize(live.tokens) - 1;
-    live.failure = live.dead_end ? fmt::format("request {}: its guide allows no token after position {}",
-                                               id.value, position)
-                                 : not_finite(id, position);
+    live.failure = live.dead_end ? dead_end(id, position, *live.request.guide) : not_finite(id, position);
     return true;
   }
   if (live.completion_tokens() == 0) live.first_token = Clock::now();

@@ -5,16 +5,29 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
 #include "grammar/schema.h"
+
+namespace xgrammar {
+// Of this thread, in steps of a parser; what needs more throws (cmake/patches/xgrammar-work.patch).
+void SetWorkLeft(std::int64_t amount);
+}  // namespace xgrammar
 
 namespace quire::grammar {
 namespace {
 
 constexpr std::int32_t kBits = 32;
 constexpr int kRecursionMax = 500;  // of xgrammar's own descent, for threads with small stacks
+// Steps of the parser: of one mask, which all running answers wait for (some tenths of a second), and of a
+// compilation.
+constexpr std::int64_t kMaskWork = 1'000'000;
+constexpr std::int64_t kCompileWork = 200'000'000;
+
+constexpr const char* kTooAmbiguous =
+    "it can be read in too many ways at once: give it fewer alternatives that begin alike";
 
 class GrammarGuide final : public Guide {
  public:
@@ -37,27 +50,34 @@ class GrammarGuide final : public Guide {
 
   void accept(std::int32_t token) override {
     if (broken_ || ended_) return;
+    xgrammar::SetWorkLeft(kMaskWork);
     try {
       broken_ = !matcher_.AcceptToken(token);
       ended_ = !broken_ && (matcher_.IsTerminated() || (matcher_.IsCompleted() && only_stops()));
     } catch (const std::exception&) {
-      broken_ = true;
+      give_up();
     }
   }
 
   bool ended() const override { return ended_; }
+  std::string_view problem() const override { return problem_; }
 
  private:
   // False when every token may come.
   bool fill() {
+    xgrammar::SetWorkLeft(kMaskWork);
     std::int64_t shape = static_cast<std::int64_t>(words_.size());
     DLTensor tensor{words_.data(), {kDLCPU, 0}, 1, xgrammar::GetBitmaskDLType(), &shape, nullptr, 0};
     try {
       return matcher_.FillNextTokenBitmask(&tensor);
     } catch (const std::exception&) {
-      broken_ = true;
+      give_up();
       return true;
     }
+  }
+  void give_up() {
+    broken_ = true;
+    problem_ = kTooAmbiguous;
   }
   bool only_stops() {
     if (!fill()) return false;
@@ -73,6 +93,7 @@ class GrammarGuide final : public Guide {
   std::vector<std::int32_t> words_;
   bool broken_ = false;  // no token may come: the request fails
   bool ended_ = false;
+  std::string_view problem_;
 };
 
 class Maker final : public GuideMaker {
@@ -80,6 +101,7 @@ class Maker final : public GuideMaker {
   Maker(xgrammar::CompiledGrammar compiled, std::vector<std::int32_t> stop_tokens)
       : compiled_(std::move(compiled)), stop_tokens_(std::move(stop_tokens)) {}
   std::shared_ptr<Guide> make() const override {
+    xgrammar::SetWorkLeft(std::numeric_limits<std::int64_t>::max());  // compile() has tried it
     return std::make_shared<GrammarGuide>(compiled_, stop_tokens_);
   }
 
@@ -136,10 +158,27 @@ class XgrammarCompiler final : public Compiler {
     return bad_input(fmt::format("the {} has {} bytes: at most {}", what, text.size(), kGrammarBytesMax));
   }
 
+  // Whether an answer can begin, and is found in time.
+  Status check_begin(const char* what, const xgrammar::CompiledGrammar& compiled) const {
+    GrammarGuide guide(compiled, stop_tokens_);
+    const std::int32_t words = xgrammar::GetBitmaskSize(compiled.GetTokenizerInfo().GetVocabSize());
+    std::vector<std::uint32_t> allowed(static_cast<std::size_t>(words));
+    if (!guide.mask(allowed)) return {};
+    if (!guide.problem().empty()) return bad_input(fmt::format("the {}: {}", what, guide.problem()));
+    const bool any =
+        std::any_of(allowed.begin(), allowed.end(), [](std::uint32_t word) { return word != 0; });
+    if (any || stop_tokens_.empty()) return {};
+    return bad_input(
+        fmt::format("the {} allows no answer at all: a rule that only leads to itself has no end", what));
+  }
+
   template <class F>
   Result<std::shared_ptr<const GuideMaker>> made(const char* what, F&& compile) {
+    xgrammar::SetWorkLeft(kCompileWork);
     try {
-      return std::shared_ptr<const GuideMaker>(std::make_shared<Maker>(compile(), stop_tokens_));
+      const xgrammar::CompiledGrammar compiled = compile();
+      QUIRE_TRY_STATUS(check_begin(what, compiled));
+      return std::shared_ptr<const GuideMaker>(std::make_shared<Maker>(compiled, stop_tokens_));
     } catch (const std::exception& error) {
       return bad_input(fmt::format("the {} cannot be compiled: {}", what, reason(error)));
     }

@@ -3,7 +3,9 @@
 //
 // What comes from a client is bounded before it is compiled (size, depth, counts), and a JSON schema with a
 // keyword that a grammar cannot hold an answer to is refused with the keyword's place: what is accepted here
-// is enforced. A schema's objects have their required and optional properties in the order of the schema.
+// is enforced. The work of a compilation and of each mask is bounded too, by count: a grammar that can be
+// read in too many ways is refused, or its request fails. A schema's objects have their required and optional
+// properties in the order of the schema.
 #pragma once
 
 #include <cstdint>

@@ -145,6 +145,39 @@ TEST(Grammar, WhatAGuideDoesNotKnowEndsTheRequestNotTheProcess) {
   EXPECT_FALSE(guide->ended());
 }
 
+TEST(Grammar, PatternsThatCanBeKeptAre) {
+  const std::unique_ptr<Compiler> made = compiler();
+  for (const char* pattern : {"^(?:ab)+$", "(?<name>a)b", "[(?=)]", "\\\\d+", "[\\\\b]?a"}) {
+    const auto maker = made->json_schema(std::string(R"({"type":"string","pattern":")") + pattern + "\"}");
+    EXPECT_TRUE(maker.ok()) << pattern << ": " << maker.error().message;
+  }
+}
+
+// Its masks would take minutes, with everybody waiting.
+TEST(Grammar, WhatCanBeReadInTooManyWaysEndsItsRequestInTime) {
+  const std::unique_ptr<Compiler> made = compiler();
+  std::string root = "root ::=";
+  std::string rules;
+  for (int i = 0; i < 1500; ++i) {
+    const std::string name = " a" + std::to_string(i);
+    root += name;
+    rules += "\n" + name.substr(1) + R"( ::= "x"* | "y"* | "z"?)";
+  }
+  const auto maker = made->ebnf(root + rules);
+  ASSERT_TRUE(maker.ok()) << maker.error().message;
+  const std::shared_ptr<Guide> bad = (*maker)->make();
+  for (int i = 0; i < 5; ++i) bad->accept('x');
+  EXPECT_NE(bad->problem().find("too many ways"), std::string_view::npos);
+  EXPECT_EQ(allowed(*bad), std::vector<std::int32_t>{});
+  EXPECT_FALSE(bad->ended());
+  // The next one has all of its own.
+  const auto fine = made->ebnf("root ::= [a-z]+ \"!\"");
+  ASSERT_TRUE(fine.ok()) << fine.error().message;
+  const std::shared_ptr<Guide> guide = (*fine)->make();
+  for (int i = 0; i < 100; ++i) guide->accept('a');
+  EXPECT_EQ(allowed(*guide).size(), 27u);
+}
+
 TEST(Grammar, BadInputIsRefusedWithItsPlace) {
   const std::unique_ptr<Compiler> made = compiler();
   struct Case {
@@ -160,6 +193,18 @@ TEST(Grammar, BadInputIsRefusedWithItsPlace) {
       {R"({"allOf":[{"type":"object"},{"required":["a"]}]})", "#/allOf"},
       {R"({"anyOf":[{"type":"object"}],"required":["a"]})", "anyOf hides required"},
       {R"({"$ref":"#/$defs/a","anyOf":[]})", "hides"},
+      {R"({"anyOf":[]})", "#/anyOf is empty"},
+      {R"({"items":{"oneOf":[]}})", "#/items/oneOf is empty"},
+      {R"({"type":"string","pattern":"(?=a)b"})", "held to (?="},
+      {R"({"type":"string","pattern":"^a(?<!b)$"})", "held to (?<!"},
+      {R"({"type":"string","pattern":"(?i)a"})", "held to (?i"},
+      {R"({"type":"string","pattern":"a\\b"})", "held to \\b"},
+      {R"({"type":"string","pattern":"(a)\\1"})", "held to \\1"},
+      {R"({"type":"string","pattern":"[\\p{L}]"})", "held to \\p"},
+      {R"({"type":"object","patternProperties":{"^(?!a)b":{}}})", "#/patternProperties: "},
+      {R"({"$ref":"#"})", "no answer at all"},
+      {R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"})",
+       "no answer at all"},
       {R"({"type":"string","maxLength":1000000})", "0 to 1000"},
       {R"({"type":"array","minItems":-1})", "0 to 1000"},
       {R"({"type":"string","pattern":"a+","minLength":3})", "pattern hides"},
@@ -184,7 +229,8 @@ TEST(Grammar, BadInputIsRefusedWithItsPlace) {
   }
   for (const std::string& text :
        {std::string("root ::= "), std::string("rule ::= \"a\""), std::string("root ::= missing"),
-        std::string("root ::= \"a"), "root ::= " + std::string(60000, '(')})
+        std::string("root ::= \"a"), "root ::= " + std::string(60000, '('), std::string("root ::= root"),
+        std::string("root ::= x\nx ::= y x\ny ::= x | \"\"")})
     EXPECT_FALSE(made->ebnf(text).ok()) << text.substr(0, 40);
 }
 

@@ -73,6 +73,36 @@ bool has_any(const Json& value, std::span<const std::string_view> keywords) {
                      [&](std::string_view keyword) { return value.contains(keyword); });
 }
 
+// What of a regular expression an answer cannot be held to: it would be dropped without a word. Empty:
+// nothing.
+std::string_view not_enforced_in(std::string_view pattern) {
+  bool in_class = false;
+  for (std::size_t i = 0; i + 1 < pattern.size(); ++i) {
+    const std::string_view two = pattern.substr(i, 2);
+    if (two[0] == '\\') {
+      const std::string_view unknown = in_class ? "pP" : "bBkpP123456789";
+      if (unknown.find(two[1]) != std::string_view::npos) return two;
+      ++i;
+    } else if (in_class || two[0] == '[') {
+      in_class = two[0] != ']';
+    } else if (two == "(?") {
+      const std::string_view three = pattern.substr(i, 3);
+      const std::string_view four = pattern.substr(i, 4);
+      if (three == "(?<" && four != "(?<=" && four != "(?<!") continue;
+      if (three != "(?:") return four.substr(0, three == "(?<" ? 4 : 3);
+    }
+  }
+  return "";
+}
+
+Status check_pattern(const std::string& pattern, const std::string& at) {
+  if (pattern.size() > kPatternBytesMax)
+    return bad_input(fmt::format("{} is over {} bytes", at, kPatternBytesMax));
+  const std::string_view dropped = not_enforced_in(pattern);
+  if (dropped.empty()) return {};
+  return bad_input(fmt::format("{}: an answer cannot be held to {}: write it without", at, dropped));
+}
+
 // One walk over a schema; `at` is the place for messages, as a JSON pointer. `named`: it is of names, which
 // are strings.
 class Check {
@@ -112,9 +142,8 @@ class Check {
       if (lengths && value.contains(other))
         return bad_input(fmt::format("{}: {} hides minLength and maxLength: use one of them", at, other));
     }
-    if (value.contains("pattern") && value["pattern"].is_string() &&
-        value["pattern"].get_ref<const std::string&>().size() > kPatternBytesMax)
-      return bad_input(fmt::format("{}/pattern is over {} bytes", at, kPatternBytesMax));
+    if (value.contains("pattern") && value["pattern"].is_string())
+      QUIRE_TRY_STATUS(check_pattern(value["pattern"].get_ref<const std::string&>(), at + "/pattern"));
     return counts(value, at);
   }
 
@@ -123,6 +152,8 @@ class Check {
     for (const std::string_view keyword : kCombining) {
       if (!value.contains(keyword)) continue;
       if (!one.empty()) return bad_input(fmt::format("{}: {} hides {}: use one of them", at, one, keyword));
+      if (value[keyword].is_array() && value[keyword].empty())
+        return bad_input(fmt::format("{}/{} is empty: nothing could be an answer", at, keyword));
       one = keyword;
     }
     if (one.empty()) return {};
@@ -184,8 +215,10 @@ class Check {
     for (const std::string_view map : {"properties", "patternProperties", "$defs", "definitions"}) {
       if (!value.contains(map)) continue;
       if (!value[map].is_object()) return bad_input(fmt::format("{}/{} must be an object", at, map));
-      for (const auto& [name, inner] : value[map].items())
+      for (const auto& [name, inner] : value[map].items()) {
+        if (map == "patternProperties") QUIRE_TRY_STATUS(check_pattern(name, fmt::format("{}/{}", at, map)));
         QUIRE_TRY_STATUS(schema(inner, fmt::format("{}/{}/{}", at, map, name)));
+      }
     }
     return {};
   }
