@@ -64,6 +64,14 @@ installed() {
     "$tree/bin/quire" --version
 }
 
+# The program alone is built in its own way (several files at a time), which only this shows to work.
+quickstart() {
+  local said
+  said=$(scripts/quickstart.sh "What is the capital of France?")
+  echo "$said"
+  grep -q Paris <<<"$said"
+}
+
 # The disassembler is fetched where the toolkit lacks it: without one the check fails, it is not skipped.
 machine_code() { scripts/deps/cuda_tools.sh && python3 tools/check_sass.py build/cuda/quire; }
 
@@ -76,6 +84,7 @@ if [ "${1:-}" != quick ]; then
   part "format" format
   part "lint" lint
   part "installed tree and example" installed
+  part "quickstart" quickstart
   # The CUDA code compiles and its machine code is looked at; its tests say that they need a device. C++ files of this
   # preset come from the compiler cache of the first.
   if have_nvcc >/dev/null; then

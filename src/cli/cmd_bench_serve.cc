@@ -12,11 +12,9 @@ namespace quire::cli {
 
 namespace {
 
-namespace bench = server::bench;
-
 struct ServeLoadFlags {
   std::shared_ptr<Settings> settings = std::make_shared<Settings>();
-  bench::BenchServeRequest load;
+  server::bench::BenchServeRequest load;
   std::string prompts;
   std::string key_file;
   std::string save;
@@ -30,7 +28,7 @@ struct ServeLoadFlags {
 Status serve_load(ServeLoadFlags flags) {
   QUIRE_TRY_STATUS(check_writable("--save", flags.save));
   QUIRE_TRY_STATUS(check_writable("--plot", flags.plot));
-  bench::BenchServeRequest& load = flags.load;
+  server::bench::BenchServeRequest& load = flags.load;
   load.limits = {flags.ttft_p99_ms * 1e-3, flags.itl_p99_ms * 1e-3};
   load.wording.ignore_eos = !flags.may_end;
   if (!flags.prompts.empty()) {
@@ -48,17 +46,18 @@ Status serve_load(ServeLoadFlags flags) {
     if (shows) fmt::print(stderr, "\r{} of {} requests ", ended, all);
     return true;
   };
-  QUIRE_TRY(result, bench::bench_serve(load, progress));
+  QUIRE_TRY(result, server::bench::bench_serve(load, progress));
   if (shows) fmt::print(stderr, "\r\033[K");
   if (flags.json) {
-    fmt::print("{}\n", bench::bench_serve_json(load, result, false));
+    fmt::print("{}\n", server::bench::bench_serve_json(load, result, false));
   } else {
-    fmt::print("{}", bench::bench_serve_text(load, result));
+    fmt::print("{}", server::bench::bench_serve_text(load, result));
   }
   std::fflush(stdout);
   if (!flags.save.empty())
-    QUIRE_TRY_STATUS(write_file(flags.save, bench::bench_serve_json(load, result, true) + "\n"));
-  if (!flags.plot.empty()) QUIRE_TRY_STATUS(write_file(flags.plot, bench::bench_serve_svg(load, result)));
+    QUIRE_TRY_STATUS(write_file(flags.save, server::bench::bench_serve_json(load, result, true) + "\n"));
+  if (!flags.plot.empty())
+    QUIRE_TRY_STATUS(write_file(flags.plot, server::bench::bench_serve_svg(load, result)));
   if (result.report.failed > 0 || (load.limits.any() && !result.report.goodput.met))
     return check_failed_error();
   return {};
@@ -68,7 +67,7 @@ Status serve_load(ServeLoadFlags flags) {
 
 Command make_bench_serve(CLI::App& group) {
   auto flags = std::make_shared<ServeLoadFlags>();
-  bench::BenchServeRequest& load = flags->load;
+  server::bench::BenchServeRequest& load = flags->load;
   constexpr int kMost = 1 << 24;
   Flags command(
       group, "serve",

@@ -14,8 +14,6 @@ namespace {
 
 using platform::cpu::Team;
 
-constexpr std::int64_t kBlock = 1 << 20;
-
 const Loops& loops_in_use() {
   switch (platform::cpu::isa()) {
     case platform::cpu::Isa::portable:

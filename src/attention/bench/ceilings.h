@@ -1,6 +1,7 @@
 // The ceilings of one device, measured again and again in turns with the cells (bench.h).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "base/quantile.h"
 
 namespace quire::attention::bench {
+
+constexpr std::int64_t kBlock = 1 << 20;  // bytes: buffers that are read and copied are whole blocks
 
 class CeilingMeter {
  public:

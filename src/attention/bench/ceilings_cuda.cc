@@ -7,8 +7,6 @@
 namespace quire::attention::bench {
 namespace {
 
-constexpr std::int64_t kBlock = 1 << 20;
-
 class CudaMeter final : public CeilingMeter {
  public:
   CudaMeter(platform::Device& device, platform::Stream& stream, const Options& options)
