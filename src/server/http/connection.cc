@@ -243,7 +243,7 @@ void Connection::take_head() {
 bool Connection::route() {
   const bool options = request_.method == "OPTIONS";
   match_ = {};
-  if (early_refusal()) return false;
+  if (!check_head()) return false;
   if (options && request_.target == "*") return true;
   std::optional<Target> target = parse_target(request_.target);
   if (!target)
@@ -311,8 +311,8 @@ net::awaitable<bool> Connection::read_head() {
   }
 }
 
-// What the head alone says is not spoken here.
-bool Connection::early_refusal() {
+// False with refusal_: the head says something that is not spoken here.
+bool Connection::check_head() {
   const auto& message = parser_->get();
   const auto is_not = [&](http::field name, std::string_view spoken) {
     const auto field = message.find(name);
@@ -320,13 +320,13 @@ bool Connection::early_refusal() {
   };
   if (is_not(http::field::transfer_encoding, "chunked")) {
     unknown_end_ = true;
-    return !refuse_with(error_answer(501, "of transfer encodings only chunked is spoken here", ""));
+    return refuse_with(error_answer(501, "of transfer encodings only chunked is spoken here", ""));
   }
   if (is_not(http::field::content_encoding, "identity"))
-    return !refuse_with(error_answer(415, "a body is read as it stands: leave Content-Encoding out", ""));
+    return refuse_with(error_answer(415, "a body is read as it stands: leave Content-Encoding out", ""));
   if (is_not(http::field::expect, "100-continue"))
-    return !refuse_with(error_answer(417, "of expectations only 100-continue is known here", ""));
-  return false;
+    return refuse_with(error_answer(417, "of expectations only 100-continue is known here", ""));
+  return true;
 }
 
 HttpRequest Connection::make_request() {

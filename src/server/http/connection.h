@@ -80,7 +80,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void take_head();
   HttpRequest make_request();
   bool route();
-  bool early_refusal();
+  bool check_head();
   bool refuse_with(HttpAnswer answer);
   void handle();
   void report(bool whole);
