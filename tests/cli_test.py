@@ -474,10 +474,12 @@ class Refusals(unittest.TestCase):
             return ("run", model("llama"), "--prompts", self.file("{%s}\n" % text))
         for text, pattern in (('"ids": [1], "deadline_s": 1e-7', "deadline.*1e-06"), ('"ids": [1], "temperature": 1e-300', "temperature.*small"),
                               ('"ids": [1], "logit_bias": {"1": 1e-300}', "logit_bias"), ('"ids": [1], "n": 1, "n": 2', '"n".*twice'),
+                              ('"ids": [1], "logit_bias": {"07": 1}', "logit_bias.*07"), ('"ids": [1], "logit_bias": {"-0": 1}', "logit_bias.*-0"),
                               ('"ids": [1], "logit_bias": {"1": 1, "1": 2}', "twice"), ('"prompt": "a", "prompt": "b"', "twice")):
             self.refused(2, "line 1.*" + pattern, *line(text))
         self.refused(2, "--temperature.*small", "run", model("llama"), "--ids", 1, "--temperature", "1e-300")
-        self.refused(2, "ID=X", "run", model("llama"), "--ids", 1, "--logit-bias", "1=1e-40")
+        for bias in ("1=1e-40", "07=1", "-0=1"):
+            self.refused(2, "ID=X", "run", model("llama"), "--ids", 1, "--logit-bias", bias)
         nulls = ('"temperature", "top_k", "stop", "ignore_eos", "logit_bias", "priority", "deadline_s", "arrival_s", "cache_salt", "n", '
                  '"max_tokens", "prompt", "messages"').replace(",", ": null,") + ": null"
         code, out, err = quire(*line('"ids": [1], ' + nulls), "--max-tokens", 2, "--ignore-eos")

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/token_id.h"
+
 namespace quire {
 namespace {
 
@@ -33,6 +35,13 @@ TEST(Text, ParsesAllOfATextOrNothing) {
   EXPECT_TRUE(parse_number("2.5e-1", &real));
   EXPECT_EQ(real, 0.25);
   EXPECT_FALSE(parse_number("1e999", &real));
+}
+
+TEST(Text, ATokenIdIsWrittenInOneWay) {
+  EXPECT_EQ(parse_token_id("0"), 0);
+  EXPECT_EQ(parse_token_id("2147483647"), INT32_MAX);
+  for (const char* text : {"", "07", "00", "-0", "-1", "+1", " 1", "1 ", "1.0", "2147483648", "x"})
+    EXPECT_EQ(parse_token_id(text), std::nullopt) << text;
 }
 
 TEST(Text, ListsWithCommas) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "base/token_id.h"
 
 namespace quire::cli {
 
@@ -33,15 +34,14 @@ std::string show_call_pins(const Options& options) {
 
 Status parse_logit_bias(const std::string& text, Sampling* sampling) {
   const std::size_t equals = text.find('=');
-  std::int32_t token = 0;
   float value = 0;
   if (equals == std::string::npos) return bad_input("not ID=X, as in 42=-1.5");
   const std::string_view view = text;
-  const bool ok = parse_number(view.substr(0, equals), &token) && token >= 0 &&
-                  parse_number(view.substr(equals + 1), &value) && std::isfinite(value) &&
+  const std::optional<std::int32_t> token = parse_token_id(view.substr(0, equals));
+  const bool ok = token && parse_number(view.substr(equals + 1), &value) && std::isfinite(value) &&
                   can_keep<float>(value);
   if (!ok) return bad_input("not ID=X, as in 42=-1.5");
-  sampling->logit_bias.emplace_back(token, value);
+  sampling->logit_bias.emplace_back(*token, value);
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include "base/nearest.h"
 #include "base/result.h"
 #include "base/text.h"
+#include "base/token_id.h"
 #include "cli/settings.h"
 
 namespace quire::cli {
@@ -129,11 +130,11 @@ Status read_logit_bias(const Json& json, TextRequest* request) {
     return bad_input("\"logit_bias\" is not an object of token ids and numbers");
   request->sampling.logit_bias.clear();
   for (const auto& [key, value] : json["logit_bias"].items()) {
-    std::int32_t id = 0;
-    const bool fine = parse_number(key, &id) && id >= 0 && value.is_number() &&
-                      std::isfinite(value.get<float>()) && can_keep<float>(value.get<double>());
+    const std::optional<std::int32_t> id = parse_token_id(key);
+    const bool fine =
+        id && value.is_number() && std::isfinite(value.get<float>()) && can_keep<float>(value.get<double>());
     if (!fine) return bad_input(fmt::format("\"logit_bias\": '{}' is not a token id with a number", key));
-    request->sampling.logit_bias.emplace_back(id, value.get<float>());
+    request->sampling.logit_bias.emplace_back(*id, value.get<float>());
   }
   return {};
 }

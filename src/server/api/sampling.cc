@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "base/text.h"
+#include "base/token_id.h"
 #include "server/api/limits.h"
 
 namespace quire::server::api {
@@ -42,17 +42,15 @@ Problem read_bias(const Json& value, const std::string& path,
                          fmt::format("'{}' has {} entries: give at most {}", path, value.size(), kBiasesMax));
   for (const auto& [key, bias] : value.items()) {
     const std::string place = fmt::format("{}.{}", path, key.substr(0, 40));
-    std::int32_t id = 0;
-    // "07" and "-0" could name a token a second time.
-    if (!parse_number(key, &id) || id < 0 || key != std::to_string(id))
-      return invalid_value(place, fmt::format("'{}': {} is not a token id", place, shown(Json(key))));
+    const std::optional<std::int32_t> id = parse_token_id(key);
+    if (!id) return invalid_value(place, fmt::format("'{}': {} is not a token id", place, shown(Json(key))));
     if (!bias.is_number())
       return invalid_type(place, fmt::format("'{}' is {}: give a number", place, type_name(bias)));
     const double number = bias.get<double>();
     if (!(number >= -kBiasMost && number <= kBiasMost))
       return invalid_value(
           place, fmt::format("'{}' is {}: give {} to {}", place, shown(bias), -kBiasMost, kBiasMost));
-    target->emplace_back(id, static_cast<float>(number));
+    target->emplace_back(*id, static_cast<float>(number));
   }
   return {};
 }
