@@ -439,6 +439,23 @@ class OpenAiClient(unittest.TestCase):
             self.client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "word " * 5000}], stream=True)
         self.assertEqual(caught.exception.code, "context_length_exceeded")
 
+    def test_a_grammar_that_cannot_be_kept_is_the_callers(self):
+        """Found while the answer is made. A 500 would be sent again twice by the client, to the same end."""
+        parts = range(600)
+        grammar = ('root ::= "The answer is ready: " ' + " ".join(f"a{i}" for i in parts)
+                   + "".join(f'\na{i} ::= "x"* | "y"* | "z"?' for i in parts))
+        ask = dict(model=NAME, messages=CHAT, max_tokens=20, extra_body={"response_format": {"type": "grammar", "grammar": grammar}})
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.chat.completions.create(**ask)
+        self.assertEqual(caught.exception.code, "invalid_value")
+        self.assertIn("too many ways", str(caught.exception))
+        text = ""
+        with self.assertRaises(openai.APIError) as caught:
+            for chunk in self.client.chat.completions.create(**ask, stream=True):
+                text += chunk.choices[0].delta.content or ""
+        self.assertIn("The answer", text)
+        self.assertEqual((caught.exception.type, caught.exception.code), ("invalid_request_error", "invalid_value"))
+
 
 def tool(name, properties):
     return {"type": "function", "function": {"name": name, "description": f"the tool {name}", "parameters": {

@@ -54,7 +54,7 @@ struct Request {
   std::shared_ptr<Guide> guide;  // what the answer may be; null: anything. Its state is this request's alone
 };
 
-// failed: the model gave no distribution to go on from; Output::error says so.
+// failed: there is no token to go on with; Output::error says why.
 enum class Finish : std::uint8_t { none, stop, length, context, cancelled, failed, deadline };
 
 std::string_view to_string(Finish finish);  // "stop", "length", ...: the names above
@@ -80,6 +80,7 @@ struct Output {
   std::vector<Scored> scored;          // new scored positions, in order
   Finish finish = Finish::none;
   std::string error;               // with Finish::failed: why
+  std::string guide_problem;       // and Guide::problem(), where that is why: the request's own fault
   std::int32_t prompt_tokens = 0;  // with finish: totals
   std::int32_t completion_tokens = 0;
   // With the first token, and with finish:

@@ -24,7 +24,8 @@ class Guide {
   virtual void accept(std::int32_t token) = 0;
   // Nothing more may follow: the request ends (Finish::stop) after the token accepted last.
   virtual bool ended() const = 0;
-  // Why mask() set no bit, where it is not that the rules allow nothing; for the failed request's message.
+  // Why mask() set no bit, where it is not that the rules allow nothing, in words for whoever made the
+  // request (Output::guide_problem).
   virtual std::string_view problem() const { return {}; }
 };
 

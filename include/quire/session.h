@@ -98,6 +98,7 @@ struct TextOutput {
   std::vector<TextLogprob> prompt;
   Finish finish = Finish::none;
   std::string error;               // with Finish::failed: why
+  std::string guide_problem;       // as in Output: the fault of the request's format
   std::int32_t prompt_tokens = 0;  // with finish
   std::int32_t completion_tokens = 0;
   std::int32_t cached_tokens = 0;

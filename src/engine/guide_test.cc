@@ -45,6 +45,23 @@ class HashGuide final : public Guide {
   std::int32_t left_;
 };
 
+// Gives up after so many tokens.
+class BrokenGuide final : public Guide {
+ public:
+  explicit BrokenGuide(int after) : left_(after) {}
+  bool mask(std::span<std::uint32_t> allowed) override {
+    if (left_ > 0) return false;
+    std::fill(allowed.begin(), allowed.end(), 0u);
+    return true;
+  }
+  void accept(std::int32_t) override { --left_; }
+  bool ended() const override { return false; }
+  std::string_view problem() const override { return left_ > 0 ? "" : "a problem"; }
+
+ private:
+  int left_;
+};
+
 class GuideTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -223,6 +240,22 @@ TEST_P(GuideTest, AGuideEndsTheAnswer) {
   EXPECT_NE(answers[1].last.error.find("guide allows no token"), std::string::npos) << answers[1].last.error;
   EXPECT_EQ(answers[2].tokens.size(), 30u);
   EXPECT_EQ(answers[2].last.finish, Finish::length);
+}
+
+TEST_P(GuideTest, AGuidesProblemIsToldApartFromItsDeadEnd) {
+  std::unique_ptr<Engine> engine = open_engine(path_, tiny_options());
+  ASSERT_NE(engine, nullptr);
+  std::vector<Request> asked(3, greedy_request({1, 2, 3}, 8));
+  asked[0].guide = std::make_shared<BrokenGuide>(3);
+  asked[1].guide = std::make_shared<HashGuide>(~0ull);  // allows nothing
+  const std::vector<Answer> answers = run_all(*engine, asked);
+  EXPECT_EQ(answers[0].tokens.size(), 3u);
+  EXPECT_EQ(answers[0].last.finish, Finish::failed);
+  EXPECT_EQ(answers[0].last.guide_problem, "a problem");
+  EXPECT_NE(answers[0].last.error.find("gave up"), std::string::npos) << answers[0].last.error;
+  EXPECT_EQ(answers[1].last.finish, Finish::failed);
+  EXPECT_EQ(answers[1].last.guide_problem, "");
+  EXPECT_EQ(answers[2].last.guide_problem, "");
 }
 
 TEST_P(GuideTest, WhatCannotBeIsRefusedWithTheNumbers) {

@@ -226,6 +226,7 @@ void SessionImpl::deliver(const Output& output, std::vector<TextOutput>& outputs
   }
   text.finish = output.finish;
   text.error = output.error;
+  text.guide_problem = output.guide_problem;
   if (answer.stopped()) {
     text.finish = Finish::stop;
     if (output.finish == Finish::none) engine_->cancel(output.id);

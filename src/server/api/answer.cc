@@ -7,8 +7,11 @@
 namespace quire::server::api {
 namespace {
 
-// Why a choice that ended so is no answer.
+// Why a choice that ended so is no answer. What the request's own grammar brought about is no error of the
+// server: a client that tries such again would get the same.
 Problem failure_of(const TextOutput& output) {
+  if (output.finish == Finish::failed && !output.guide_problem.empty())
+    return invalid_value("", "the form that the answer is held to: " + output.guide_problem);
   if (output.finish == Finish::failed) return ApiError{500, output.error, "", "generation_failed", 0.0};
   if (output.finish == Finish::cancelled)
     return ApiError{503, "the server is shutting down and could not complete the answer: send it again", "",

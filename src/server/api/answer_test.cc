@@ -372,6 +372,33 @@ TEST(Answer, AFailureEndsTheStreamWithItsError) {
   }
 }
 
+// OpenAI's clients send again what failed with 500, and this would fail again.
+TEST(Answer, WhatTheRequestsOwnGrammarEndedIsTheClientsError) {
+  for (const Call::Kind kind : {Call::Kind::completion, Call::Kind::chat, Call::Kind::response}) {
+    const Call call = call_of(kind, 1, true, false, false);
+    Answer answer(call, make_writer(call, kHead));
+    TextOutput output;
+    output.text = "a";
+    output.tokens = {1};
+    EXPECT_NE(answer.update(0, output), "");
+    output = {};
+    output.finish = Finish::failed;
+    output.error = "request 7: its guide gave up after position 3: too many ways";
+    output.guide_problem = "too many ways";
+    const Json event = events_of(answer.update(0, output)).at(0);
+    ASSERT_TRUE(answer.failure());
+    EXPECT_EQ(answer.failure()->status, 400);
+    const Json& error = kind == Call::Kind::response ? event["response"]["error"] : event["error"];
+    EXPECT_EQ(error["code"], "invalid_value");
+    const std::string message = error["message"].get<std::string>();
+    EXPECT_NE(message.find("too many ways"), std::string::npos) << message;
+    EXPECT_EQ(message.find("request 7"), std::string::npos) << message;  // a number that no client knows
+    if (kind != Call::Kind::response) {
+      EXPECT_EQ(error["type"], "invalid_request_error");
+    }
+  }
+}
+
 TEST(JsonParts, Utf8IsTheStandards) {
   for (const char* good : {"", "a", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf"}) {
     EXPECT_TRUE(is_utf8(good));

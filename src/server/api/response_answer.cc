@@ -60,8 +60,8 @@ class ResponseWriter final : public Writer {
   }
   std::string fail(const ApiError& error) override {
     out_.clear();
-    emit("response.failed",
-         {{"response", response("failed", {{"code", "server_error"}, {"message", error.message}})}});
+    const std::string code = error.status < 500 ? error.code : "server_error";  // OpenAI's word
+    emit("response.failed", {{"response", response("failed", {{"code", code}, {"message", error.message}})}});
     return std::move(out_);
   }
 

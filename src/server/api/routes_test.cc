@@ -157,6 +157,21 @@ TEST_F(RoutesTest, RefusalsHaveTheirStatus) {
   EXPECT_EQ(draining.headers.at(0).first, "retry-after");
 }
 
+TEST_F(RoutesTest, AGrammarThatCannotBeKeptIsTheClientsError) {
+  const auto with = [&](bool stream) {
+    return call("POST", "/v1/completions",
+                fmt::format(R"({{"prompt":"ambiguous","max_tokens":9,"stream":{}}})", stream));
+  };
+  const HttpAnswer whole = with(false);
+  EXPECT_EQ(whole.status, 400);
+  const Json error = Json::parse(whole.body)["error"];
+  EXPECT_EQ(error["type"], "invalid_request_error");
+  EXPECT_NE(error["message"].get<std::string>().find("too many ways"), std::string::npos) << whole.body;
+  const std::string streamed = with(true).body;
+  EXPECT_NE(streamed.find("t0 "), std::string::npos);  // it had begun
+  EXPECT_TRUE(streamed.ends_with("data: " + whole.body + "\n\n")) << streamed;
+}
+
 class FullRoutesTest : public RoutesTest {
  protected:
   FullRoutesTest() : RoutesTest(1) {}

@@ -1,11 +1,12 @@
 // A Session without a model, for tests of what stands around one: an answer of `max_tokens` tokens, one a
 // step, "t0 t1 ..."; a text "bad" is refused by prepare(), "late" by submit(), "huge" there as more than the
-// memory holds.
+// memory holds; one "ambiguous" fails by its guide instead of its second token. Tokens are bytes.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,6 +27,17 @@ class FakeSession final : public Session, public Engine {
   // The thread that first called is the only one that may. Steps by others are counted here.
   std::atomic<int> wrong_thread{0};
 
+  // Of each request in the order of submit(). `at` and `guides` are to be compared only.
+  struct Prompt {
+    std::vector<std::int32_t> ids;
+    const std::int32_t* at = nullptr;
+    const GuideMaker* guides = nullptr;
+  };
+  std::vector<Prompt> prompts() const {
+    const std::lock_guard lock(mutex_);
+    return prompts_;
+  }
+
   // Session
   Engine& engine() override { return *this; }
   const GenerationDefaults& defaults() const override { return defaults_; }
@@ -34,7 +46,11 @@ class FakeSession final : public Session, public Engine {
     if (request.text == "late") return bad_input("refused by submit");
     if (request.text == "huge") return Error{Code::no_resources, "too long for the memory"};
     const RequestId id = ++last_id_;
-    live_.emplace(id, Live{request.max_tokens, 0, false});
+    live_.emplace(id, Live{request.max_tokens, 0, false, request.text == "ambiguous"});
+    {
+      const std::lock_guard lock(mutex_);
+      prompts_.push_back({request.ids, request.ids.data(), request.guides.get()});
+    }
     running = static_cast<std::int64_t>(live_.size());
     return id;
   }
@@ -45,6 +61,7 @@ class FakeSession final : public Session, public Engine {
     if (request.text == "bad") return bad_input("a bad prompt");
     while (request.text.starts_with("slow") && hold_slow) std::this_thread::yield();
     ++prepared;
+    if (request.ids.empty()) request.ids.assign(request.text.begin(), request.text.end());
     return request;
   }
   ToolFormat tool_format() const override { return ToolFormat::none; }
@@ -64,6 +81,10 @@ class FakeSession final : public Session, public Engine {
       output.id = at->first;
       if (live.cancelled) {
         output.finish = Finish::cancelled;
+      } else if (compute && live.ambiguous && live.made == 1) {
+        output.finish = Finish::failed;
+        output.error = "request 1: its guide gave up: too many ways";
+        output.guide_problem = "too many ways";
       } else if (compute) {
         output.tokens = {live.made};
         output.text = "t" + std::to_string(live.made) + " ";
@@ -106,6 +127,7 @@ class FakeSession final : public Session, public Engine {
     std::int32_t max_tokens = 0;
     std::int32_t made = 0;
     bool cancelled = false;
+    bool ambiguous = false;
   };
   void check_thread() {
     if (owner_ == std::thread::id()) owner_ = std::this_thread::get_id();
@@ -116,6 +138,8 @@ class FakeSession final : public Session, public Engine {
   RequestId last_id_ = 0;
   std::map<RequestId, Live> live_;
   std::thread::id owner_;
+  mutable std::mutex mutex_;
+  std::vector<Prompt> prompts_;
   GenerationDefaults defaults_;
   EngineInfo info_;
 };
