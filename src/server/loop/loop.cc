@@ -88,16 +88,9 @@ void EngineLoop::Impl::prepare(Group& group) const {
     const std::lock_guard lock(mutex_);
     if (stopping_ || preparing_.at(group.ticket)) return;  // nobody waits for it
   }
-  const auto context = static_cast<std::size_t>(session_->engine().info().max_context);
   for (std::size_t i = 0; i < group.requests.size(); ++i) {
     TextRequest& request = group.requests[i];
-    if (i > 0 && !has_prompt(request)) {
-      // The session refuses the first one, and with it the group.
-      if (group.requests[i - 1].ids.size() > context) return;
-      request.ids = group.requests[i - 1].ids;
-      request.guides = group.requests[i - 1].guides;
-      continue;
-    }
+    if (i > 0 && !has_prompt(request)) continue;  // a further answer
     Result<TextRequest> prepared = session_->prepare(std::move(request));
     if (!prepared.ok()) {
       group.error = prepared.error();
@@ -292,10 +285,16 @@ void EngineLoop::Impl::hand_over(Group& group) {
   active_.emplace(group.ticket, Active{std::move(group.sink), std::move(*ids), count});
 }
 
-// All or none: those before one that is refused are cancelled, and nobody hears of them.
-Result<std::vector<RequestId>> EngineLoop::Impl::submit_all(const Group& group) {
+// All or none: those before one that is refused are cancelled, and nobody hears of them. A prompt's tokens go
+// from answer to answer instead of being copied.
+Result<std::vector<RequestId>> EngineLoop::Impl::submit_all(Group& group) {
   std::vector<RequestId> ids;
-  for (const TextRequest& request : group.requests) {
+  for (std::size_t i = 0; i < group.requests.size(); ++i) {
+    TextRequest& request = group.requests[i];
+    if (i > 0 && !has_prompt(request)) {
+      request.ids = std::move(group.requests[i - 1].ids);
+      request.guides = group.requests[i - 1].guides;
+    }
     const Result<RequestId> id = session_->submit(request);
     if (!id.ok()) {
       for (const RequestId earlier : ids) session_->cancel(earlier);

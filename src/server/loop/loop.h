@@ -82,8 +82,9 @@ class EngineLoop {
   EngineLoop& operator=(const EngineLoop&) = delete;
 
   // All of the group or none. REQUIRES at least one request. One without any prompt is a further answer to
-  // the prompt before it, and is prepared with that: a long prompt is there once, however many answers it
-  // gets.
+  // the prompt before it, and is prepared with that: until the session takes the group a prompt is there
+  // once, however many answers it is to get. What the session took, each with tokens of its own, the queue's
+  // room bounds.
   Ticket submit(std::vector<TextRequest> requests, Sink sink);
   // Ends what is unfinished of the group: each of its requests gets a last update (Finish::cancelled) unless
   // it ended by itself before. Unknown and ended tickets are fine.

@@ -67,7 +67,7 @@ class EngineLoop::Impl {
   void cancel_everything();
   void admit();
   void hand_over(Group& group);
-  Result<std::vector<RequestId>> submit_all(const Group& group);
+  Result<std::vector<RequestId>> submit_all(Group& group);
   std::optional<Refusal> no_room_for(const Group& group) const;
   void refuse(Group& group, Refusal refusal);
   void deliver(TextOutput& output);

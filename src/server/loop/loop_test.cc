@@ -80,6 +80,17 @@ class Ear {
   std::int64_t tokens_ = 0;
 };
 
+// False when it does not become true in time.
+template <class Predicate>
+bool wait_until(Predicate predicate, Clock::duration time = seconds(60)) {
+  const Clock::time_point end = Clock::now() + time;
+  while (!predicate()) {
+    if (Clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
 TextRequest request(std::int32_t max_tokens, std::string text = "x") {
   TextRequest request;
   request.text = std::move(text);
@@ -216,6 +227,30 @@ TEST_F(EngineLoopTest, ManyAnswersToOnePromptArePreparedOnce) {
   EXPECT_EQ(fake_->prepared, 2);
 }
 
+TEST_F(EngineLoopTest, APromptOfManyAnswersIsThereOnce) {
+  class Rules final : public GuideMaker {
+    std::shared_ptr<Guide> make() const override { return nullptr; }
+  };
+  open();
+  TextRequest of_ids = request(1, "");
+  of_ids.ids = {5, 6, 7};
+  of_ids.guides = std::make_shared<Rules>();
+  loop_->submit({of_ids, request(1, ""), request(1, ""), request(1, "text"), request(1, "")}, ear_.sink());
+  ASSERT_TRUE(ear_.wait_ended(5));
+  const std::vector<FakeSession::Prompt> prompts = fake_->prompts();
+  ASSERT_EQ(prompts.size(), 5u);
+  for (const std::size_t i : {0, 1, 2}) {
+    EXPECT_EQ(prompts[i].ids, of_ids.ids) << i;
+    EXPECT_EQ(prompts[i].at, prompts[0].at) << i << " has a copy";
+    EXPECT_EQ(prompts[i].guides, of_ids.guides.get()) << i;
+  }
+  for (const std::size_t i : {3, 4}) {
+    EXPECT_EQ(prompts[i].ids, (std::vector<std::int32_t>{'t', 'e', 'x', 't'})) << i;
+    EXPECT_EQ(prompts[i].at, prompts[3].at) << i << " has a copy";
+    EXPECT_EQ(prompts[i].guides, nullptr) << i;
+  }
+}
+
 TEST_F(EngineLoopTest, ALongPromptHoldsUpOnlyItsLike) {
   open();
   fake_->hold_slow = true;
@@ -232,9 +267,20 @@ TEST_F(EngineLoopTest, ALongPromptHoldsUpOnlyItsLike) {
   fake_->hold_slow = false;
   ASSERT_TRUE(ear_.wait_ended(2));
   EXPECT_EQ(ear_.heard(slow).finish, Finish::length);
-  while (!beside_long) std::this_thread::yield();
+  EXPECT_TRUE(wait_until([&] { return beside_long.load(); }));
+}
+
+TEST_F(EngineLoopTest, NothingRunsBesideALoopThatHasStopped) {
+  open();
+  std::atomic<bool> before{false}, after{false};
+  loop_->beside(1, [&](const Session&) { before = true; });
+  EXPECT_TRUE(wait_until([&] { return before.load(); }));
   loop_->stop();
-  loop_->beside(1, [](const Session&) { ADD_FAILURE() << "after the end"; });
+  loop_->beside(1, [&](const Session&) { after = true; });
+  // Its session is still there: what was taken after all would run.
+  EXPECT_FALSE(wait_until([&] { return after.load(); }, std::chrono::milliseconds(50)));
+  loop_.reset();
+  EXPECT_FALSE(after);
 }
 
 TEST_F(EngineLoopTest, StopWaitsForWhatIsPrepared) {
@@ -253,11 +299,11 @@ TEST_F(EngineLoopTest, ItSleepsWhenIdleAndSaysSo) {
   open();
   loop_->submit({request(3)}, ear_.sink());
   ASSERT_TRUE(ear_.wait_ended(1));
-  Pulse pulse = loop_->pulse();
-  while (!pulse.idle) {
-    std::this_thread::yield();
+  Pulse pulse;
+  ASSERT_TRUE(wait_until([&] {
     pulse = loop_->pulse();
-  }
+    return pulse.idle;
+  }));
   EXPECT_EQ(pulse.unfinished, 0);
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   EXPECT_EQ(loop_->pulse().turns, pulse.turns);  // no turn without something to do
@@ -267,7 +313,7 @@ TEST_F(EngineLoopTest, ItSleepsWhenIdleAndSaysSo) {
 TEST_F(EngineLoopTest, DrainLetsRequestsEndAndRefusesMore) {
   open(1 << 20, /*steps=*/0);
   const Ticket ticket = loop_->submit({request(50)}, ear_.sink());
-  while (fake_->running == 0) std::this_thread::yield();
+  ASSERT_TRUE(wait_until([&] { return fake_->running > 0; }));
   loop_->begin_drain();
   EXPECT_TRUE(loop_->pulse().draining);
   loop_->submit({request(1)}, ear_.sink());
@@ -312,7 +358,7 @@ TEST_F(EngineLoopTest, SinksMayCallTheLoop) {
     });
   };
   next(20);
-  while (ended < 21) std::this_thread::yield();
+  EXPECT_TRUE(wait_until([&] { return ended >= 21; }));
   EXPECT_TRUE(loop_->drain(Clock::now() + seconds(60)));
 }
 
