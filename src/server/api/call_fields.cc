@@ -61,12 +61,18 @@ void visit_notes(Fields& fields) {
 void visit_elsewhere(Fields& fields) {
   constexpr const char* kForm =
       "hold answers to a form with 'response_format' in /v1/chat/completions or 'text' in /v1/responses";
+  constexpr const char* kBias = "leave it out, or use 'logit_bias'";
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                           "structured_outputs", "grammar", "json_schema"})
+                           "structured_outputs", "json_schema"})
     fields.missing({name, "another server's"}, R"({"type":"null"})", {}, kForm);
-  fields.missing({"stop_token_ids", "another server's"}, R"({"type":"null"})", {}, "give texts as 'stop'");
-  for (const char* name : {"min_tokens", "bad_words", "allowed_token_ids"})
-    fields.missing({name, "another server's"}, R"({"type":"null"})", {}, "leave it out, or use 'logit_bias'");
+  fields.missing({"grammar", "another server's; an empty one is taken"}, R"({"type":"string","enum":[""]})",
+                 {"\"\""}, kForm);
+  fields.missing({"stop_token_ids", "another server's; none are taken"}, kEmptyArray, {"[]"},
+                 "give texts as 'stop'");
+  fields.missing({"min_tokens", "another server's; 0 is taken"}, R"({"type":"integer","enum":[0]})", {"0"},
+                 kBias);
+  fields.missing({"bad_words", "another server's; none are taken"}, kEmptyArray, {"[]"}, kBias);
+  fields.missing({"allowed_token_ids", "another server's"}, R"({"type":"null"})", {}, kBias);
   fields.missing({"n_predict", "another server's"}, R"({"type":"null"})", {},
                  "give the most tokens as 'max_tokens'");
   fields.missing({"prompt_logprobs", "another server's"}, R"({"type":"null"})", {},

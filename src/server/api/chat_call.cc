@@ -35,7 +35,8 @@ void visit_chat_elsewhere(Fields& fields) {
   fields.missing({"max_output_tokens", "another route's"}, kNull, {}, "use 'max_completion_tokens'");
   fields.missing({"text", "another route's"}, kNull, {}, "use 'response_format'");
   fields.missing({"reasoning", "another route's"}, kNull, {}, "use 'reasoning_effort'");
-  fields.missing({"best_of", "another route's"}, kNull, {}, "ask for all with 'n'");
+  fields.missing({"best_of", "another route's"}, R"({"type":"integer","enum":[1]})", {"1"},
+                 "ask for all with 'n'");
   fields.missing({"echo", "another route's"}, R"({"type":"boolean","enum":[false]})", {"false"},
                  "use /v1/completions");
 }

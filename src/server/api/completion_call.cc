@@ -54,11 +54,13 @@ Problem read_prompts(const Json& value, const std::string& path, std::vector<Tex
 // Ignored they would give another answer than the caller wanted.
 void visit_completion_elsewhere(Fields& fields) {
   constexpr const char* kNull = R"({"type":"null"})";
-  for (const char* name :
-       {"messages", "response_format", "documents", "chat_template_kwargs", "reasoning_effort", "functions"})
-    fields.missing({name, "another route's"}, kNull, {}, "use /v1/chat/completions");
-  fields.missing({"tools", "another route's"}, R"({"type":"array","maxItems":0})", {"[]"},
-                 "use /v1/chat/completions");
+  constexpr const char* kChat = "use /v1/chat/completions";
+  for (const char* name : {"messages", "reasoning_effort", "functions"})
+    fields.missing({name, "another route's"}, kNull, {}, kChat);
+  for (const char* name : {"tools", "documents"})
+    fields.missing({name, "another route's"}, kEmptyArray, {"[]"}, kChat);
+  fields.missing({"chat_template_kwargs", "another route's"}, kEmptyObject, {"{}"}, kChat);
+  fields.missing({"response_format", "another route's"}, kTextFormat, {R"({"type":"text"})"}, kChat);
   for (const char* name : {"input", "instructions"})
     fields.missing({name, "another route's"}, kNull, {}, "use /v1/responses, or write it into 'prompt'");
   for (const char* name : {"max_completion_tokens", "max_output_tokens"})

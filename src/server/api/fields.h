@@ -25,6 +25,12 @@ struct Field {
 
 class Fields;
 
+// Schemas of fields that are taken where they say nothing.
+inline constexpr const char* kEmptyArray = R"({"type":"array","maxItems":0})";
+inline constexpr const char* kEmptyObject = R"({"type":"object","maxProperties":0})";
+inline constexpr const char* kTextFormat =
+    R"({"type":"object","required":["type"],"maxProperties":1,"properties":{"type":{"enum":["text"]}}})";
+
 // Takes a value that is not null. `path` names it in errors.
 using ReadValue = std::function<Problem(const Json& value, const std::string& path)>;
 

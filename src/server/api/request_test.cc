@@ -229,6 +229,39 @@ TEST(Request, FieldsOfOtherServersThatChangeTheAnswerAreRefused) {
   }
 }
 
+// Clients send their defaults along.
+TEST(Request, ValuesThatChangeNothingAreTaken) {
+  const std::tuple<const char*, const char*, const char*> everywhere[] = {
+      {"min_tokens", "0", "1"},
+      {"stop_token_ids", "[]", "[2]"},
+      {"bad_words", "[]", R"(["x"])"},
+      {"grammar", "\"\"", R"("root ::= \"a\"")"}};
+  const std::tuple<std::size_t, const char*, const char*, const char*> at_one[] = {
+      {0, "tools", "[]", "[{}]"},
+      {0, "documents", "[]", "[{}]"},
+      {0, "chat_template_kwargs", "{}", R"({"a":1})"},
+      {0, "response_format", R"({"type":"text"})", R"({"type":"json_object"})"},
+      {1, "best_of", "1", "2"},
+      {2, "stop", "[]", R"(["x"])"},
+      {2, "logit_bias", "{}", R"({"1":1})"},
+      {2, "documents", "[]", "[{}]"},
+      {2, "chat_template_kwargs", "{}", R"({"a":1})"},
+      {2, "response_format", R"({"type":"text"})", R"({"type":"text","grammar":"x"})"}};
+  const auto check = [](const Endpoint& endpoint, const char* name, const char* neutral, const char* other) {
+    Json body = Json::parse(endpoint.least);
+    body[name] = Json::parse(neutral);
+    EXPECT_FALSE(read(endpoint, body)) << endpoint.name << " refuses " << neutral << " as " << name;
+    body[name] = Json::parse(other);
+    const Problem problem = read(endpoint, body);
+    ASSERT_TRUE(problem) << endpoint.name << " takes " << other << " as " << name;
+    EXPECT_EQ(problem->code, "unsupported_value");
+    EXPECT_EQ(problem->param, name);
+  };
+  for (const Endpoint& endpoint : kEndpoints)
+    for (const auto& [name, neutral, other] : everywhere) check(endpoint, name, neutral, other);
+  for (const auto& [which, name, neutral, other] : at_one) check(kEndpoints[which], name, neutral, other);
+}
+
 TEST(Request, AnotherModelIsNotFound) {
   for (const Endpoint& endpoint : kEndpoints) {
     Json body = Json::parse(endpoint.least);

@@ -60,10 +60,13 @@ void visit_response_elsewhere(Fields& fields) {
   fields.missing({"messages", "another route's"}, kNull, {}, "give them as 'input'");
   for (const char* name : {"max_tokens", "max_completion_tokens"})
     fields.missing({name, "another route's"}, kNull, {}, "use 'max_output_tokens'");
-  fields.missing({"response_format", "another route's"}, kNull, {}, "use 'text'");
+  fields.missing({"response_format", "another route's"}, kTextFormat, {R"({"type":"text"})"}, "use 'text'");
   fields.missing({"reasoning_effort", "another route's"}, kNull, {}, "use 'reasoning'");
-  for (const char* name : {"stop", "seed", "logit_bias", "documents", "chat_template_kwargs", "functions"})
-    fields.missing({name, "another route's"}, kNull, {}, kChat);
+  for (const char* name : {"seed", "functions"}) fields.missing({name, "another route's"}, kNull, {}, kChat);
+  for (const char* name : {"stop", "documents"})
+    fields.missing({name, "another route's"}, kEmptyArray, {"[]"}, kChat);
+  for (const char* name : {"logit_bias", "chat_template_kwargs"})
+    fields.missing({name, "another route's"}, kEmptyObject, {"{}"}, kChat);
   fields.missing({"n", "another route's"}, R"({"type":"integer","enum":[1]})", {"1"}, kChat);
   for (const char* name : {"frequency_penalty", "presence_penalty"})
     fields.missing({name, "another route's"}, R"({"type":"number","enum":[0]})", {"0"}, kChat);
