@@ -39,7 +39,14 @@ Problem check_prompt_size(const TextRequest& request, std::string_view path, con
   const std::size_t bytes = request.text.size() + request.conversation.size();
   const std::size_t most = std::max(kPromptBytesMin, context * kPromptBytesPerToken);
   if (bytes <= most) return {};
-  return too_long(path, fmt::format("'{}' has {} bytes: at most {} are read for a context of {} tokens", path,
+  const std::string what =
+      request.conversation.empty()
+          ? fmt::format("'{}' has", path)
+          : fmt::format(
+                "'{}' and what else the chat template is given (tools, documents, reasoning, "
+                "arguments) have",
+                path);
+  return too_long(path, fmt::format("{} {} bytes: at most {} are read for a context of {} tokens", what,
                                     bytes, most, context));
 }
 

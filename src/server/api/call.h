@@ -41,8 +41,9 @@ struct Call {
   std::size_t size() const { return prompts.size() * static_cast<std::size_t>(choices); }
 };
 
-// Refuses a prompt that is sure to be longer than the context, before anything costly is done with it. `path`
-// names it in the message.
+// Refuses a prompt of more token ids than the context has, or of more bytes than are read for it (limits.h),
+// before anything costly is done with it. Of a conversation all that its template is given is counted,
+// whether the template shows it to the model or not. `path` names the prompt in the message.
 Problem check_prompt_size(const TextRequest& request, std::string_view path, const ModelFacts& facts);
 
 // The requests of a call in the order of their indices: each prompt `choices` times, with the place among

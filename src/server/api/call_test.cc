@@ -58,7 +58,7 @@ TEST(CompletionCall, PromptsInAllForms) {
   }
 }
 
-// What is sure not to fit is refused before it is copied, rendered or tokenised.
+// Such are refused before they are copied, rendered or tokenised.
 TEST(Call, PromptsFarOverTheContextAreRefused) {
   const ModelFacts facts{.name = "m", .max_context = 8192};
   const std::string fits(2 << 20, 'a');
@@ -83,6 +83,18 @@ TEST(Call, PromptsFarOverTheContextAreRefused) {
     EXPECT_EQ(problem.code, "context_length_exceeded");
     EXPECT_NE(problem.message.find("8192"), std::string::npos) << problem.message;
   }
+}
+
+// Tools are part of what is counted, and the message does not blame the messages alone.
+TEST(Call, ALargeToolIsCountedAndNamed) {
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f",
+         "parameters":{"type":"object","title":")" +
+      std::string(2'100'000, 'a') + R"("}}}]})";
+  const ApiError problem =
+      wrong(read_chat, body.c_str(), {.name = "m", .max_context = 8192, .tool_format = ToolFormat::hermes});
+  EXPECT_EQ(problem.code, "context_length_exceeded");
+  EXPECT_NE(problem.message.find("tools"), std::string::npos) << problem.message;
 }
 
 TEST(CompletionCall, TooManyAnswersAreRefusedWithTheirNumbers) {

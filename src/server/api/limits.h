@@ -11,8 +11,9 @@ namespace quire::server::api {
 
 // Messages, instructions, arguments of calls: none of their own, as the body's limit is lower.
 inline constexpr std::size_t kTextBytesMax = std::size_t{64} << 20;
-// A prompt, text or conversation: so much for each token of the context, and not less than the first. Tokens
-// are shorter, so that what is over it cannot fit, and costs nothing.
+// A prompt, text or conversation: so much for each token of the context, and not less than kPromptBytesMin.
+// Tokens are a few bytes, so that hardly a text over it could fit, and it costs nothing. A conversation is
+// counted as JSON with its tools, documents and template arguments, of which a template may show less.
 inline constexpr std::size_t kPromptBytesPerToken = 256;
 inline constexpr std::size_t kPromptBytesMin = std::size_t{1} << 20;
 // /tokenize.
