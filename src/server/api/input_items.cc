@@ -25,7 +25,7 @@ Problem read_item_message(const Json& value, const std::string& path, Json* mess
   return {};
 }
 
-Problem read_item_call(const Json& value, const std::string& path, Json* messages) {
+Problem read_item_call(const Json& value, const std::string& path, std::size_t* left, Json* messages) {
   std::optional<std::string> call_id, name, arguments;
   FieldReader reader(value, path);
   reader.text({"call_id", "the call's id", true}, kNameBytesMax, &call_id);
@@ -33,7 +33,7 @@ Problem read_item_call(const Json& value, const std::string& path, Json* message
   reader.text({"arguments", "JSON as a string", true}, kTextBytesMax, &arguments);
   if (reader.problem()) return reader.problem();
   Json given;
-  if (Problem problem = read_arguments(*arguments, path + ".arguments", &given)) return problem;
+  if (Problem problem = read_arguments(*arguments, path + ".arguments", left, &given)) return problem;
   if (messages->empty() || messages->back()["role"] != "assistant")
     messages->push_back({{"role", "assistant"}, {"content", ""}});
   messages->back()["tool_calls"].push_back(
@@ -55,14 +55,14 @@ Problem read_item_result(const Json& value, const std::string& path, Json* messa
   return {};
 }
 
-Problem read_item(const Json& value, const std::string& path, Json* messages) {
+Problem read_item(const Json& value, const std::string& path, std::size_t* left, Json* messages) {
   if (Problem problem = want_object(value, path)) return problem;
   std::optional<std::string> type;
   FieldReader reader(value, path);
   reader.choice({"type", "message, function_call or function_call_output"},
                 {"message", "function_call", "function_call_output"}, &type);
   if (reader.problem()) return reader.problem();
-  if (type == "function_call") return read_item_call(value, path, messages);
+  if (type == "function_call") return read_item_call(value, path, left, messages);
   if (type == "function_call_output") return read_item_result(value, path, messages);
   return read_item_message(value, path, messages);
 }
@@ -96,8 +96,10 @@ Problem read_input(const Json& value, const std::string& path, Json* messages) {
   if (!value.is_array() || value.empty())
     return invalid_type(path, fmt::format("'{}' is {}: give a string or items", path,
                                           value.is_array() ? "an empty array" : type_name(value)));
+  std::size_t left = kJsonValuesMax;
   for (std::size_t i = 0; i < value.size(); ++i) {
-    if (Problem problem = read_item(value[i], fmt::format("{}[{}]", path, i), messages)) return problem;
+    if (Problem problem = read_item(value[i], fmt::format("{}[{}]", path, i), &left, messages))
+      return problem;
   }
   return {};
 }

@@ -23,21 +23,26 @@ std::string plain(const char* what) {
 
 static_assert(kJsonDepthMax <= kMembersDepth, "members of what is legally deep are counted");
 
-std::string too_much_json(std::string_view text) {
+std::string too_much_json(std::string_view text, std::size_t* left) {
   const JsonExtent extent = json_extent(text);
   if (extent.depth > kJsonDepthMax)
     return fmt::format("is nested {} deep: at most {} is taken", extent.depth, kJsonDepthMax);
-  if (extent.values > kJsonValuesMax)
-    return fmt::format("holds {} values: at most {} are taken; send fewer at a time", extent.values,
+  if (extent.values > *left)
+    return fmt::format("holds {} values{}: at most {} are taken; send fewer at a time", extent.values,
+                       *left < kJsonValuesMax
+                           ? fmt::format(" and what is like it before it {}", kJsonValuesMax - *left)
+                           : "",
                        kJsonValuesMax);
   if (extent.members > kJsonMembersMax)
     return fmt::format("has an object of {} members: at most {} are taken", extent.members, kJsonMembersMax);
+  *left -= extent.values;
   return "";
 }
 
 Problem parse_body(std::string_view body, Json* target) {
   if (body.empty()) return not_json("the body is empty: send a JSON object");
-  if (const std::string much = too_much_json(body); !much.empty())
+  std::size_t left = kJsonValuesMax;
+  if (const std::string much = too_much_json(body, &left); !much.empty())
     return not_json(fmt::format("the body {}", much));
   try {
     *target = Json::parse(body);

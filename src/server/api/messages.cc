@@ -13,7 +13,7 @@
 namespace quire::server::api {
 namespace {
 
-Problem read_call(const Json& value, const std::string& path, Json* calls) {
+Problem read_call(const Json& value, const std::string& path, std::size_t* left, Json* calls) {
   if (Problem problem = want_object(value, path)) return problem;
   std::optional<std::string> id, type, name, arguments;
   FieldReader reader(value, path);
@@ -29,16 +29,17 @@ Problem read_call(const Json& value, const std::string& path, Json* calls) {
                });
   if (reader.problem()) return reader.problem();
   Json given;
-  if (Problem problem = read_arguments(*arguments, path + ".function.arguments", &given)) return problem;
+  if (Problem problem = read_arguments(*arguments, path + ".function.arguments", left, &given))
+    return problem;
   calls->push_back(
       {{"id", *id}, {"type", "function"}, {"function", {{"name", *name}, {"arguments", std::move(given)}}}});
   return {};
 }
 
-Problem read_calls(const Json& value, const std::string& path, Json* calls) {
+Problem read_calls(const Json& value, const std::string& path, std::size_t* left, Json* calls) {
   if (Problem problem = want_array(value, path)) return problem;
   for (std::size_t i = 0; i < value.size(); ++i) {
-    if (Problem problem = read_call(value[i], fmt::format("{}[{}]", path, i), calls)) return problem;
+    if (Problem problem = read_call(value[i], fmt::format("{}[{}]", path, i), left, calls)) return problem;
   }
   return {};
 }
@@ -48,7 +49,7 @@ struct MessageFields {
   Json tool_calls = Json::array();
 };
 
-void visit(FieldReader& reader, MessageFields& message) {
+void visit(FieldReader& reader, std::size_t* left, MessageFields& message) {
   reader.choice({"role", "system, developer, user, assistant or tool", true},
                 {"system", "developer", "user", "assistant", "tool"}, &message.role);
   reader.value({"content", ""}, "", [&](const Json& value, const std::string& path) {
@@ -59,7 +60,7 @@ void visit(FieldReader& reader, MessageFields& message) {
   reader.text({"reasoning_content", ""}, kTextBytesMax, &message.reasoning);
   reader.text({"tool_call_id", ""}, kNameBytesMax, &message.tool_call_id);
   reader.value({"tool_calls", ""}, "", [&](const Json& value, const std::string& path) {
-    return read_calls(value, path, &message.tool_calls);
+    return read_calls(value, path, left, &message.tool_calls);
   });
   reader.missing({"audio", ""}, "{}", {}, "give the text of the answer as 'content'");
   reader.missing({"function_call", ""}, "{}", {}, "give 'tool_calls'");
@@ -81,11 +82,11 @@ Problem check(const MessageFields& message, const std::string& path) {
   return missing_field(place, assistant ? "give a text or 'tool_calls'" : "give a text");
 }
 
-Problem read_message(const Json& value, const std::string& path, Json* messages) {
+Problem read_message(const Json& value, const std::string& path, std::size_t* left, Json* messages) {
   if (Problem problem = want_object(value, path)) return problem;
   MessageFields message;
   FieldReader reader(value, path);
-  visit(reader, message);
+  visit(reader, left, message);
   if (reader.problem()) return reader.problem();
   if (Problem problem = check(message, path)) return problem;
   Json out;
@@ -149,11 +150,11 @@ Problem read_content(const Json& value, const std::string& path,
   return {};
 }
 
-Problem read_arguments(const std::string& text, const std::string& path, Json* value) {
+Problem read_arguments(const std::string& text, const std::string& path, std::size_t* left, Json* value) {
   *value = text;
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string::npos || text[begin] != '{') return {};
-  if (const std::string much = too_much_json(text); !much.empty())
+  if (const std::string much = too_much_json(text, left); !much.empty())
     return invalid_value(path, fmt::format("'{}' {}", path, much));
   Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_object()) *value = std::move(parsed);
@@ -165,8 +166,10 @@ Problem read_messages(const Json& value, const std::string& path, Json* messages
   if (value.empty())
     return invalid_value(path, fmt::format("'{}' is empty: give at least one message", path));
   *messages = Json::array();
+  std::size_t left = kJsonValuesMax;
   for (std::size_t i = 0; i < value.size(); ++i) {
-    if (Problem problem = read_message(value[i], fmt::format("{}[{}]", path, i), messages)) return problem;
+    if (Problem problem = read_message(value[i], fmt::format("{}[{}]", path, i), &left, messages))
+      return problem;
   }
   return {};
 }

@@ -1,6 +1,7 @@
 // The messages of a conversation, from OpenAI's form to the one that chat templates read.
 #pragma once
 
+#include <cstddef>
 #include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -22,8 +23,8 @@ Problem read_content(const Json& value, const std::string& path,
                      std::initializer_list<std::string_view> kinds, std::string* text);
 
 // The arguments of a tool call as a template wants them: the object that the text is, or else the text.
-// Refuses an object over the limits of json.h.
-Problem read_arguments(const std::string& text, const std::string& path, Json* value);
+// Refuses an object over the limits of json.h; `left` as there, over all calls of a body.
+Problem read_arguments(const std::string& text, const std::string& path, std::size_t* left, Json* value);
 
 // JSON schema of the array.
 const char* messages_schema();

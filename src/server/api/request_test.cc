@@ -366,6 +366,47 @@ TEST(Request, ArgumentsOfCallsAreBoundedAsTheBodyIs) {
   }
 }
 
+// Each alone is within the limit; together they would take the memory of ten bodies.
+TEST(Request, TheArgumentsOfAllCallsOfABodyAreCountedTogether) {
+  const auto arguments = [](std::size_t values) {  // those of the object, its array and what is in it
+    std::string text = "{\"a\":[0";
+    for (std::size_t i = 3; i < values; ++i) text += ",0";
+    return text + "]}";
+  };
+  const std::string half = arguments(kJsonValuesMax / 2), one = arguments(3);
+  const auto in_chat = [](const std::vector<std::string>& all) {
+    Json body = Json::parse(kEndpoints[1].least);
+    for (const std::string& text : all)  // in messages of their own
+      body["messages"].push_back(
+          {{"role", "assistant"},
+           {"tool_calls", {{{"id", "1"}, {"function", {{"name", "f"}, {"arguments", text}}}}}}});
+    return body;
+  };
+  const auto in_response = [](const std::vector<std::string>& all) {
+    Json body;
+    for (const std::string& text : all)
+      body["input"].push_back(
+          {{"type", "function_call"}, {"call_id", "1"}, {"name", "f"}, {"arguments", text}});
+    return body;
+  };
+  const auto read = [](const Endpoint& endpoint, const Json& body) {
+    ModelFacts large = facts();
+    large.max_context = 1 << 20;
+    Call call;
+    return endpoint.read(body, large, &call);
+  };
+  EXPECT_FALSE(read(kEndpoints[1], in_chat({half, half})));
+  EXPECT_FALSE(read(kEndpoints[2], in_response({half, half})));
+  const Problem chat = read(kEndpoints[1], in_chat({half, half, one}));
+  ASSERT_TRUE(chat);
+  EXPECT_EQ(chat->param, "messages[3].tool_calls[0].function.arguments");
+  EXPECT_NE(chat->message.find("holds 3 values and what is like it before it 1048576"), std::string::npos)
+      << chat->message;
+  const Problem response = read(kEndpoints[2], in_response({half, one, half}));
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->param, "input[2].arguments");
+}
+
 // Every prefix of a body, and bodies with random bytes changed, end in an answer or an error.
 TEST(Request, CutAndMutatedBodiesNeverCrash) {
   std::mt19937 random(7);
