@@ -28,11 +28,10 @@ std::string too_much_json(std::string_view text, std::size_t* left) {
   if (extent.depth > kJsonDepthMax)
     return fmt::format("is nested {} deep: at most {} is taken", extent.depth, kJsonDepthMax);
   if (extent.values > *left)
-    return fmt::format("holds {} values{}: at most {} are taken; send fewer at a time", extent.values,
-                       *left < kJsonValuesMax
-                           ? fmt::format(" and what is like it before it {}", kJsonValuesMax - *left)
-                           : "",
-                       kJsonValuesMax);
+    return fmt::format(
+        "holds {} values{}: at most {} are taken; send fewer at a time", extent.values,
+        *left < kJsonValuesMax ? fmt::format(" and those before it {}", kJsonValuesMax - *left) : "",
+        kJsonValuesMax);
   if (extent.members > kJsonMembersMax)
     return fmt::format("has an object of {} members: at most {} are taken", extent.members, kJsonMembersMax);
   *left -= extent.values;

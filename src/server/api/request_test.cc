@@ -400,7 +400,7 @@ TEST(Request, TheArgumentsOfAllCallsOfABodyAreCountedTogether) {
   const Problem chat = read(kEndpoints[1], in_chat({half, half, one}));
   ASSERT_TRUE(chat);
   EXPECT_EQ(chat->param, "messages[3].tool_calls[0].function.arguments");
-  EXPECT_NE(chat->message.find("holds 3 values and what is like it before it 1048576"), std::string::npos)
+  EXPECT_NE(chat->message.find("holds 3 values and those before it 1048576"), std::string::npos)
       << chat->message;
   const Problem response = read(kEndpoints[2], in_response({half, one, half}));
   ASSERT_TRUE(response);
