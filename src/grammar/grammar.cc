@@ -4,6 +4,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <limits>
 #include <utility>
@@ -12,8 +13,10 @@
 #include "grammar/schema.h"
 
 namespace xgrammar {
-// Of this thread, in steps of a parser; what needs more throws (cmake/patches/xgrammar-work.patch).
-void SetWorkLeft(std::int64_t amount);
+// Of this thread, in steps of a parser; what needs more throws and leaves less than nothing. A unit is what
+// steps count that the vocabulary's size has no part in (cmake/patches/xgrammar-work.patch).
+void SetWorkLeft(std::int64_t amount, std::int64_t unit);
+std::int64_t WorkLeft();
 }  // namespace xgrammar
 
 namespace quire::grammar {
@@ -21,13 +24,17 @@ namespace {
 
 constexpr std::int32_t kBits = 32;
 constexpr int kRecursionMax = 500;  // of xgrammar's own descent, for threads with small stacks
-// Steps of the parser: of one mask, which all running answers wait for (some tenths of a second), and of a
-// compilation.
-constexpr std::int64_t kMaskWork = 1'000'000;
-constexpr std::int64_t kCompileWork = 200'000'000;
+// In steps of the parser, 5 to 40 ns each: of one token with its mask, which all running answers wait for,
+// and of a compilation, of which so many are for each entry of the vocabulary, for every character of a
+// string with a length costs a pass over it. What people write takes a twentieth of them at most, but for
+// large lengths.
+constexpr std::int64_t kTokenWork = 4'000'000;
+constexpr std::int64_t kCompileWork = 50'000'000;
+constexpr std::int64_t kCompileWorkPerEntry = 3000;
 
 constexpr const char* kTooAmbiguous =
     "it can be read in too many ways at once: give it fewer alternatives that begin alike";
+constexpr const char* kFailed = "it could not be followed any further";
 
 class GrammarGuide final : public Guide {
  public:
@@ -38,7 +45,7 @@ class GrammarGuide final : public Guide {
 
   bool mask(std::span<std::uint32_t> allowed) override {
     std::fill(allowed.begin(), allowed.end(), 0u);
-    if (!broken_ && !fill()) return false;
+    if (!broken_ && !fill() && !broken_) return false;
     if (broken_) return true;
     const std::size_t words = std::min(words_.size(), allowed.size());
     for (std::size_t i = 0; i < words; ++i) allowed[i] = static_cast<std::uint32_t>(words_[i]);
@@ -50,47 +57,61 @@ class GrammarGuide final : public Guide {
 
   void accept(std::int32_t token) override {
     if (broken_ || ended_) return;
-    xgrammar::SetWorkLeft(kMaskWork);
-    try {
+    filled_ = false;
+    work_left_ = kTokenWork;
+    const bool ends = within([&] {
       broken_ = !matcher_.AcceptToken(token);
-      ended_ = !broken_ && (matcher_.IsTerminated() || (matcher_.IsCompleted() && only_stops()));
-    } catch (const std::exception&) {
-      give_up();
-    }
+      return !broken_ && matcher_.IsTerminated();
+    });
+    ended_ = !broken_ && (ends || (matcher_.IsCompleted() && only_stops()));
   }
 
   bool ended() const override { return ended_; }
   std::string_view problem() const override { return problem_; }
 
  private:
-  // False when every token may come.
+  // What `step` says, within what is left of this token's work; false where it fails.
+  template <class F>
+  bool within(F&& step) {
+    xgrammar::SetWorkLeft(work_left_, 1);
+    bool result = false;
+    try {
+      result = step();
+    } catch (const std::exception&) {
+      broken_ = true;
+      problem_ = xgrammar::WorkLeft() < 0 ? kTooAmbiguous : kFailed;
+    }
+    work_left_ = xgrammar::WorkLeft();
+    return result;
+  }
+  // False when every token may come, or when broken_. Once a token: the words are kept.
   bool fill() {
-    xgrammar::SetWorkLeft(kMaskWork);
+    if (filled_) return limited_;
     std::int64_t shape = static_cast<std::int64_t>(words_.size());
     DLTensor tensor{words_.data(), {kDLCPU, 0}, 1, xgrammar::GetBitmaskDLType(), &shape, nullptr, 0};
-    try {
-      return matcher_.FillNextTokenBitmask(&tensor);
-    } catch (const std::exception&) {
-      give_up();
-      return true;
-    }
-  }
-  void give_up() {
-    broken_ = true;
-    problem_ = kTooAmbiguous;
+    limited_ = within([&] { return matcher_.FillNextTokenBitmask(&tensor); });
+    filled_ = true;
+    return limited_;
   }
   bool only_stops() {
     if (!fill()) return false;
-    for (const int stop : matcher_.GetStopTokenIds()) {
-      if (stop >= 0 && stop < vocabulary_)
-        words_[static_cast<std::size_t>(stop / kBits)] &= ~static_cast<std::int32_t>(1u << (stop % kBits));
+    const std::vector<int>& stops = matcher_.GetStopTokenIds();
+    for (std::int32_t word = 0; word < static_cast<std::int32_t>(words_.size()); ++word) {
+      auto others = static_cast<std::uint32_t>(words_[static_cast<std::size_t>(word)]);
+      for (const int stop : stops) {
+        if (stop >= 0 && stop / kBits == word) others &= ~(1u << (stop % kBits));
+      }
+      if (others != 0) return false;
     }
-    return std::all_of(words_.begin(), words_.end(), [](std::int32_t word) { return word == 0; });
+    return true;
   }
 
   xgrammar::GrammarMatcher matcher_;
   std::int32_t vocabulary_;
   std::vector<std::int32_t> words_;
+  std::int64_t work_left_ = kTokenWork;  // of the token accepted last, with the mask behind it
+  bool filled_ = false;                  // the words are those behind it
+  bool limited_ = false;
   bool broken_ = false;  // no token may come: the request fails
   bool ended_ = false;
   std::string_view problem_;
@@ -101,7 +122,8 @@ class Maker final : public GuideMaker {
   Maker(xgrammar::CompiledGrammar compiled, std::vector<std::int32_t> stop_tokens)
       : compiled_(std::move(compiled)), stop_tokens_(std::move(stop_tokens)) {}
   std::shared_ptr<Guide> make() const override {
-    xgrammar::SetWorkLeft(std::numeric_limits<std::int64_t>::max());  // compile() has tried it
+    // check_begin() has made one within the bound of a token, and this does the same.
+    xgrammar::SetWorkLeft(std::numeric_limits<std::int64_t>::max(), 1);
     return std::make_shared<GrammarGuide>(compiled_, stop_tokens_);
   }
 
@@ -126,10 +148,11 @@ class XgrammarCompiler final : public Compiler {
  public:
   XgrammarCompiler(const xgrammar::TokenizerInfo& info, std::span<const std::int32_t> stop_tokens)
       : compiler_(info, /*max_threads=*/1, /*cache_enabled=*/true, kCacheBytes),
-        stop_tokens_(stop_tokens.begin(), stop_tokens.end()) {}
+        stop_tokens_(stop_tokens.begin(), stop_tokens.end()),
+        work_(kCompileWork + kCompileWorkPerEntry * info.GetVocabSize()) {}
 
   Result<std::shared_ptr<const GuideMaker>> json_object() override {
-    return made("JSON object", [this] {
+    return made("JSON object", "", [this] {
       return compiler_.CompileJSONSchema(R"({"type":"object"})", true, {}, {}, /*strict_mode=*/false,
                                          kWhitespaceMax);
     });
@@ -137,16 +160,16 @@ class XgrammarCompiler final : public Compiler {
   Result<std::shared_ptr<const GuideMaker>> json_schema(const std::string& schema) override {
     QUIRE_TRY_STATUS(sized("schema", schema));
     QUIRE_TRY_STATUS(check_schema(schema));
-    return made("schema", [&] {
+    return made("schema", schema, [&] {
       return compiler_.CompileJSONSchema(schema, true, {}, {}, /*strict_mode=*/true, kWhitespaceMax);
     });
   }
   Result<std::shared_ptr<const GuideMaker>> ebnf(const std::string& text) override {
     QUIRE_TRY_STATUS(sized("grammar", text));
-    return made("grammar", [&] { return compiler_.CompileGrammar(text, "root"); });
+    return made("grammar", text, [&] { return compiler_.CompileGrammar(text, "root"); });
   }
   Result<std::shared_ptr<const GuideMaker>> structural_tag(const std::string& json) override {
-    return made("tool schemas", [&] { return compiler_.CompileStructuralTag(json); });
+    return made("tool schemas", json, [&] { return compiler_.CompileStructuralTag(json); });
   }
 
  private:
@@ -160,6 +183,7 @@ class XgrammarCompiler final : public Compiler {
 
   // Whether an answer can begin, and is found in time.
   Status check_begin(const char* what, const xgrammar::CompiledGrammar& compiled) const {
+    xgrammar::SetWorkLeft(kTokenWork, 1);
     GrammarGuide guide(compiled, stop_tokens_);
     const std::int32_t words = xgrammar::GetBitmaskSize(compiled.GetTokenizerInfo().GetVocabSize());
     std::vector<std::uint32_t> allowed(static_cast<std::size_t>(words));
@@ -173,19 +197,31 @@ class XgrammarCompiler final : public Compiler {
   }
 
   template <class F>
-  Result<std::shared_ptr<const GuideMaker>> made(const char* what, F&& compile) {
-    xgrammar::SetWorkLeft(kCompileWork);
+  Result<std::shared_ptr<const GuideMaker>> made(const char* what, const std::string& text, F&& compile) {
+    xgrammar::SetWorkLeft(work_, work_ / kCompileWork);
     try {
       const xgrammar::CompiledGrammar compiled = compile();
+      if (xgrammar::WorkLeft() < work_) count_text(text);
       QUIRE_TRY_STATUS(check_begin(what, compiled));
       return std::shared_ptr<const GuideMaker>(std::make_shared<Maker>(compiled, stop_tokens_));
     } catch (const std::exception& error) {
+      count_text(text);
       return bad_input(fmt::format("the {} cannot be compiled: {}", what, reason(error)));
     }
   }
 
+  // xgrammar's cache keeps the texts too, of refused grammars as well, and counts none of them.
+  void count_text(const std::string& text) {
+    const auto size = static_cast<std::int64_t>(text.size());
+    if (text_bytes_.fetch_add(size) + size <= kCacheBytes) return;
+    text_bytes_ = 0;
+    compiler_.ClearCache();
+  }
+
   xgrammar::GrammarCompiler compiler_;
   std::vector<std::int32_t> stop_tokens_;
+  std::int64_t work_;                         // of a compilation
+  std::atomic<std::int64_t> text_bytes_ = 0;  // of what was compiled since the cache was empty
 };
 
 }  // namespace

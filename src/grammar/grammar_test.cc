@@ -3,6 +3,7 @@
 #include "grammar/grammar.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <random>
@@ -147,26 +148,34 @@ TEST(Grammar, WhatAGuideDoesNotKnowEndsTheRequestNotTheProcess) {
 
 TEST(Grammar, PatternsThatCanBeKeptAre) {
   const std::unique_ptr<Compiler> made = compiler();
-  for (const char* pattern : {"^(?:ab)+$", "(?<name>a)b", "[(?=)]", "\\\\d+", "[\\\\b]?a"}) {
+  for (const char* pattern : {"^(?:ab)+$", "(?<name>a)b", "[(?=)]", "\\\\d+", "[\\\\b]?a", "^a|b$",
+                              "(^a|^(?:b)$)", "(?:^a$)|c", "[$^]a", "^(a|b$)$", "\\\\^a\\\\$b"}) {
     const auto maker = made->json_schema(std::string(R"({"type":"string","pattern":")") + pattern + "\"}");
     EXPECT_TRUE(maker.ok()) << pattern << ": " << maker.error().message;
   }
 }
 
-// Its masks would take minutes, with everybody waiting.
+// A token of it would take seconds, with everybody waiting: as many ways to read it as rules, squared by
+// those that each goes on with.
+std::string right_recursive(int ways) {
+  std::string root = "root ::=";
+  std::string begins, goes_on, rules;
+  for (int i = 0; i < ways; ++i) {
+    const std::string n = std::to_string(i);
+    root += (i > 0 ? " | r" : " r") + n;
+    begins += "\nr" + n + " ::= b \"" + n + "\"";
+    goes_on += (i > 0 ? R"( | "x" c)" : "\nb ::= \"x\" c") + n;
+    rules += "\nc" + n + " ::= \"q\" c" + n + " | \"" + n + "z\"";
+  }
+  return root + begins + goes_on + rules;
+}
+
 TEST(Grammar, WhatCanBeReadInTooManyWaysEndsItsRequestInTime) {
   const std::unique_ptr<Compiler> made = compiler();
-  std::string root = "root ::=";
-  std::string rules;
-  for (int i = 0; i < 1500; ++i) {
-    const std::string name = " a" + std::to_string(i);
-    root += name;
-    rules += "\n" + name.substr(1) + R"( ::= "x"* | "y"* | "z"?)";
-  }
-  const auto maker = made->ebnf(root + rules);
+  const auto maker = made->ebnf(right_recursive(320));
   ASSERT_TRUE(maker.ok()) << maker.error().message;
   const std::shared_ptr<Guide> bad = (*maker)->make();
-  for (int i = 0; i < 5; ++i) bad->accept('x');
+  for (const char letter : {'x', 'q', 'q'}) bad->accept(letter);
   EXPECT_NE(bad->problem().find("too many ways"), std::string_view::npos);
   EXPECT_EQ(allowed(*bad), std::vector<std::int32_t>{});
   EXPECT_FALSE(bad->ended());
@@ -176,6 +185,73 @@ TEST(Grammar, WhatCanBeReadInTooManyWaysEndsItsRequestInTime) {
   const std::shared_ptr<Guide> guide = (*fine)->make();
   for (int i = 0; i < 100; ++i) guide->accept('a');
   EXPECT_EQ(allowed(*guide).size(), 27u);
+  // So has each token, and asking again is not work.
+  const auto some = made->ebnf(right_recursive(12));
+  ASSERT_TRUE(some.ok()) << some.error().message;
+  const std::shared_ptr<Guide> long_one = (*some)->make();
+  long_one->accept('x');
+  for (int i = 0; i < 2000; ++i) {
+    long_one->accept('q');
+    for (int again = 0; again < 3; ++again) ASSERT_FALSE(allowed(*long_one).empty()) << i;
+  }
+  EXPECT_EQ(long_one->problem(), "");
+}
+
+// Compiling them would take seconds to days, and all memory.
+TEST(Grammar, WhatMultipliesIsRefused) {
+  const std::unique_ptr<Compiler> made = compiler();
+  std::string ambiguous = "root ::=", rules, alternatives, products, repeated = "root ::=";
+  for (int i = 0; i < 1500; ++i) {
+    ambiguous += " a" + std::to_string(i);
+    rules += "\na" + std::to_string(i) + R"( ::= "x"* | "y"* | "z"?)";
+  }
+  for (int i = 0; i < 250; ++i) {
+    const std::string text = "\"" + std::to_string(i) + "\"";
+    products += (i > 0 ? " | x " : "root ::= x ") + text;
+    alternatives += (i > 0 ? " | " : "\nx ::= ") + text;
+  }
+  for (int i = 0; i < 3000; ++i) repeated += R"( ("a"|"b"){0,100})";
+  for (const std::string& text : {ambiguous + rules, products + alternatives, repeated}) {
+    for (int again = 0; again < 2; ++again) {  // the second time from what is kept
+      const auto maker = made->ebnf(text);
+      ASSERT_FALSE(maker.ok()) << text.substr(0, 40);
+      const std::string& why = maker.error().message;
+      EXPECT_TRUE(why.find("limit of work") != std::string::npos ||
+                  why.find("too many ways") != std::string::npos)
+          << why;
+    }
+  }
+}
+
+// xgrammar keeps their texts with its exceptions and counts neither.
+TEST(Grammar, RefusedGrammarsAreForgotten) {
+  const std::unique_ptr<Compiler> made = compiler();
+  const std::string filler(60000, ' ');
+  const std::size_t before = mallinfo2().uordblks;
+  for (int i = 0; i < 1700; ++i)
+    ASSERT_FALSE(made->ebnf("root ::= missing" + std::to_string(i) + filler).ok());
+  const std::size_t after = mallinfo2().uordblks;  // where the sanitizer allocates both are 0
+  EXPECT_LT(after, before + kCacheBytes);
+  const auto maker = made->ebnf("root ::= [a-z]+");
+  ASSERT_TRUE(maker.ok()) << maker.error().message;
+  EXPECT_EQ(taken(**maker, "abc"), "may end");
+}
+
+TEST(Grammar, OrdinaryToolSchemasAreFarFromTheLimit) {
+  const std::unique_ptr<Compiler> made = compiler();
+  std::string schema = R"({"type":"object","properties":{)";
+  for (int i = 0; i < 50; ++i) {
+    schema += (i > 0 ? ",\"property_" : "\"property_") + std::to_string(i) + R"(":{"type":"string","enum":[)";
+    for (int j = 0; j < 20; ++j)
+      schema += (j > 0 ? ",\"value_" : "\"value_") + std::to_string(i) + "_" + std::to_string(j) + "\"";
+    schema += "]}";
+  }
+  for (const char* end :
+       {R"(}})", R"(},"additionalProperties":false,"required":["property_0","property_49"]})"}) {
+    const auto maker = made->json_schema(schema + end);
+    ASSERT_TRUE(maker.ok()) << maker.error().message;
+    EXPECT_EQ(taken(**maker, R"({"property_0": "value_0_19", "property_49": "value_49_7"})"), "ended");
+  }
 }
 
 TEST(Grammar, BadInputIsRefusedWithItsPlace) {
@@ -201,6 +277,12 @@ TEST(Grammar, BadInputIsRefusedWithItsPlace) {
       {R"({"type":"string","pattern":"a\\b"})", "held to \\b"},
       {R"({"type":"string","pattern":"(a)\\1"})", "held to \\1"},
       {R"({"type":"string","pattern":"[\\p{L}]"})", "held to \\p"},
+      {R"x({"type":"string","pattern":"^a$|b^c$d"})x", "held to ^ but at its begin"},
+      {R"x({"type":"string","pattern":"a(^b)"})x", "held to ^"},
+      {R"x({"type":"string","pattern":"(?:^a)+"})x", "held to ^"},
+      {R"x({"type":"string","pattern":"a$b"})x", "held to $ but at its end"},
+      {R"x({"type":"string","pattern":"(a$|b)c"})x", "held to $"},
+      {R"x({"type":"string","pattern":"(?<n>a$)[b]"})x", "held to $"},
       {R"({"type":"object","patternProperties":{"^(?!a)b":{}}})", "#/patternProperties: "},
       {R"({"$ref":"#"})", "no answer at all"},
       {R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"})",

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/json_extent.h"
 
@@ -73,32 +74,121 @@ bool has_any(const Json& value, std::span<const std::string_view> keywords) {
                      [&](std::string_view keyword) { return value.contains(keyword); });
 }
 
-// What of a regular expression an answer cannot be held to: it would be dropped without a word. Empty:
-// nothing.
-std::string_view not_enforced_in(std::string_view pattern) {
-  bool in_class = false;
-  for (std::size_t i = 0; i + 1 < pattern.size(); ++i) {
-    const std::string_view two = pattern.substr(i, 2);
-    if (two[0] == '\\') {
-      const std::string_view unknown = in_class ? "pP" : "bBkpP123456789";
-      if (unknown.find(two[1]) != std::string_view::npos) return two;
-      ++i;
-    } else if (in_class || two[0] == '[') {
-      in_class = two[0] != ']';
-    } else if (two == "(?") {
-      const std::string_view three = pattern.substr(i, 3);
-      const std::string_view four = pattern.substr(i, 4);
-      if (three == "(?<" && four != "(?<=" && four != "(?<!") continue;
-      if (three != "(?:") return four.substr(0, three == "(?<" ? 4 : 3);
+// What of a regular expression an answer cannot be held to, for it would be dropped without a word. That is
+// of anchors those which are not at an end of all that is matched: an answer is the whole of it in any case.
+class Pattern {
+ public:
+  explicit Pattern(std::string_view text) : text_(text) {}
+
+  // Empty: nothing.
+  std::string_view not_enforced() {
+    for (std::size_t i = 0; i < text_.size();) {
+      std::size_t size = 1;
+      const std::string_view dropped = step(i, size);
+      if (!dropped.empty()) return dropped;
+      i += size;
+    }
+    return "";
+  }
+
+ private:
+  static constexpr std::string_view kBegin = "^ but at its begin";
+  static constexpr std::string_view kEnd = "$ but at its end";
+
+  // Of a group, or of the whole.
+  struct Group {
+    bool may_begin = true;   // nothing comes before the group
+    bool empty = true;       // nothing yet in this alternative
+    bool ended = false;      // this alternative has its $
+    bool any_ended = false;  // one of the alternatives has
+    bool any_begun = false;  // one of them has its ^
+  };
+
+  // What begins at `i`, and its size.
+  std::string_view step(std::size_t i, std::size_t& size) {
+    const char letter = text_[i];
+    if (letter == '\\') {
+      size = 2;
+      if (i + 1 < text_.size() && unknown_.find(text_[i + 1]) != std::string_view::npos)
+        return text_.substr(i, 2);
+      return in_class_ ? "" : something();
+    }
+    if (in_class_) {
+      if (letter == ']') {
+        in_class_ = false;
+        unknown_ = kUnknown;
+      }
+      return "";
+    }
+    switch (letter) {
+      case '[':
+        in_class_ = true;
+        unknown_ = kUnknownInClass;
+        return something();
+      case '(':
+        return open(i, size);
+      case ')':
+        return close(i);
+      case '|':
+        groups_.back().empty = true;
+        groups_.back().ended = false;
+        return "";
+      case '^':
+        groups_.back().any_begun = true;
+        return groups_.back().may_begin && groups_.back().empty && !groups_.back().ended ? "" : kBegin;
+      case '$':
+        groups_.back().ended = groups_.back().any_ended = true;
+        return "";
+      default:
+        return something();
     }
   }
-  return "";
-}
+
+  std::string_view open(std::size_t i, std::size_t& size) {
+    if (text_.substr(i, 2) == "(?") {
+      const std::string_view three = text_.substr(i, 3);
+      const std::string_view four = text_.substr(i, 4);
+      const bool named = three == "(?<" && four != "(?<=" && four != "(?<!";
+      if (three != "(?:" && !named) return four.substr(0, three == "(?<" ? 4 : 3);
+      const std::size_t name_end = named ? text_.find('>', i) : i + 2;
+      size = std::min(name_end, text_.size() - 1) + 1 - i;
+    }
+    const bool may_begin = groups_.back().may_begin && groups_.back().empty;
+    const std::string_view dropped = something();
+    groups_.push_back({.may_begin = may_begin});
+    return dropped;
+  }
+
+  std::string_view close(std::size_t i) {
+    if (groups_.size() == 1) return "";  // not ours to say
+    const Group group = groups_.back();
+    groups_.pop_back();
+    groups_.back().ended |= group.any_ended;
+    groups_.back().any_ended |= group.any_ended;
+    groups_.back().any_begun |= group.any_begun;
+    const bool repeated = i + 1 < text_.size() && std::string_view("*+{").find(text_[i + 1]) < 3;
+    return repeated && group.any_begun ? kBegin : "";
+  }
+
+  // In the alternative comes something that matches, or a count of it.
+  std::string_view something() {
+    groups_.back().empty = false;
+    return groups_.back().ended ? kEnd : "";
+  }
+
+  static constexpr std::string_view kUnknown = "bBkpP123456789";
+  static constexpr std::string_view kUnknownInClass = "pP";
+
+  std::string_view text_;
+  std::string_view unknown_ = kUnknown;
+  bool in_class_ = false;
+  std::vector<Group> groups_ = std::vector<Group>(1);
+};
 
 Status check_pattern(const std::string& pattern, const std::string& at) {
   if (pattern.size() > kPatternBytesMax)
     return bad_input(fmt::format("{} is over {} bytes", at, kPatternBytesMax));
-  const std::string_view dropped = not_enforced_in(pattern);
+  const std::string_view dropped = Pattern(pattern).not_enforced();
   if (dropped.empty()) return {};
   return bad_input(fmt::format("{}: an answer cannot be held to {}: write it without", at, dropped));
 }

@@ -31,8 +31,8 @@ Result<std::shared_ptr<const GuideMaker>> Guides::make(const TextRequest& reques
       return plain->json_object();
     case AnswerFormat::json_schema: {
       auto made = plain->json_schema(request.schema);
-      if (made.ok()) return made;
-      // The message begins with a place in the schema: a reader has to know that it is one.
+      // Where the message begins with a place in the schema, a reader has to know that it is one.
+      if (made.ok() || !made.error().message.starts_with('#')) return made;
       return Error{made.error().code, "the JSON schema: " + made.error().message};
     }
     default:
