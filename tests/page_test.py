@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The web page of `quire serve` in a headless Chromium: what it shows is what /v1/kv says at the same version.
 
-usage: page_test.py QUIRE_PROGRAM [test ...]     exit code 77, and why, where a browser or the model is missing
+usage: page_test.py QUIRE_PROGRAM [test ...]     needs chromium (scripts/deps/ci.txt) and the model (scripts/deps/fetch.sh)
 QUIRE_SCREENSHOTS=FOLDER keeps pictures of the page: light, dark, and 390 pixels wide.
 """
 import collections
@@ -322,8 +322,8 @@ class Page(unittest.TestCase):
 
 if __name__ == "__main__":
     QUIRE = sys.argv.pop(1)
-    missing = "no chromium here" if find_chromium() is None else f"{MODEL} was not fetched" if not MODEL.exists() else None
-    if missing:
-        print(f"skipped: {missing}")
-        sys.exit(77)
+    if find_chromium() is None:
+        sys.exit("no chromium here: scripts/deps/apt.sh ci.txt")
+    if not MODEL.exists():
+        sys.exit(f"{MODEL} was not fetched: scripts/deps/fetch.sh")
     unittest.main(verbosity=2)

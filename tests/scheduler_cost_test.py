@@ -4,7 +4,7 @@
 usage: scheduler_cost_test.py QUIRE_PROGRAM [--update]
 Counted by callgrind, so the machine's load does not matter; another compiler may: the file says which made its figures.
 The count of one step is the difference of two runs with different numbers of steps. Fewer instructions are fine (and
-worth an --update); more than the tolerance fails. Skipped (exit code 77) where valgrind is not installed.
+worth an --update); more than the tolerance fails. Needs valgrind (scripts/deps/ci.txt).
 """
 import json
 import pathlib
@@ -40,8 +40,7 @@ def compiler():
 def main():
     quire = sys.argv[1]
     if shutil.which("valgrind") is None:
-        print("skipped: valgrind is not installed")
-        return 77
+        sys.exit("valgrind is not installed: scripts/deps/apt.sh ci.txt")
     counted = {case: round((instructions(quire, case, STEPS[1]) - instructions(quire, case, STEPS[0])) / (STEPS[1] - STEPS[0]))
                for case in CASES}
     if "--update" in sys.argv[2:]:

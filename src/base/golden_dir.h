@@ -23,16 +23,4 @@ inline std::string golden_dir() {
   return "";
 }
 
-// Whether `name` ("models/llama_f32") is missing where we look because only the full set has it: the one
-// reason for a golden test to skip itself.
-inline bool only_in_full_set(const std::string& name) {
-#ifdef QUIRE_SOURCE_DIR
-  const std::filesystem::path small = std::string(QUIRE_SOURCE_DIR) + "/tests/data/golden";
-  return std::filesystem::is_directory(small) && !std::filesystem::exists(small / name) &&
-         !std::filesystem::exists(golden_dir() + "/" + name);
-#else
-  return false;
-#endif
-}
-
 }  // namespace quire::testing

@@ -24,15 +24,6 @@ TEST(OpenDevice, AnUnknownNameIsAnsweredWithThoseThereAre) {
   }
 }
 
-TEST(OpenDevice, AnAbsentPlatformSaysSo) {
-  if (platform_lines().back() != "cuda: not in this build") GTEST_SKIP() << "this build has CUDA";
-  for (const char* name : {"cuda", "cuda:0", "cuda:3", "cuda:-1", "cuda:x", "cuda:99999999999999"}) {
-    auto device = open_device(name, ThreadPlan{});
-    ASSERT_FALSE(device.ok());
-    EXPECT_NE(device.error().message.find("not in this build"), std::string::npos);
-  }
-}
-
 TEST(PlatformLines, OnePerPlatform) { EXPECT_EQ(platform_lines().size(), 2u); }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -313,28 +312,6 @@ TEST_P(Cache, MoveRowsInTheirOrder) {
       EXPECT_EQ(arena.bytes, expected);
       EXPECT_NE(arena.bytes, before);
     }
-  }
-}
-
-// The curve of docs/PREFIX_CACHE.md: pages of a model of 30 layers with 3 heads of 64 in bf16.
-TEST(PageCopyCurve, DISABLED_OneCopyByTokens) {
-  constexpr std::int32_t kPage = 256;
-  constexpr std::int32_t kPages = 64;
-  constexpr int kRounds = 400;
-  const std::vector<KvLayerShape> shapes(30, KvLayerShape{3, 64, 64, false});
-  const KvLayout layout = make_kv_layout(shapes, KvFormat{}, kPage, PageOrder::page_first, kPages).value();
-  std::vector<unsigned char> bytes(static_cast<std::size_t>(layout.page_stride() * kPages), 1);
-  std::vector<PageCopyLayer> layers;
-  for (int l = 0; l < 30; ++l) layers.push_back({layout.view(bytes.data(), l, nullptr, nullptr), 3, 64, 64});
-  Rig rig(levels().back(), 2);
-  for (std::int32_t tokens = 1; tokens <= kPage; tokens *= 2) {
-    const auto begin = std::chrono::steady_clock::now();
-    for (std::uint32_t i = 0; i < kRounds; ++i) {
-      rig.ops->page_copy({layers.data(), 30, i * 7 % kPages, (i * 7 + 3) % kPages, tokens}, *rig.stream);
-      rig.stream->synchronize();
-    }
-    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
-    std::printf("  %3d tokens: %.1f us\n", tokens, took.count() / kRounds);
   }
 }
 

@@ -11,6 +11,8 @@
 namespace quire::ops::cpu {
 namespace {
 
+#ifndef QUIRE_SANITIZED  // sanitizers add weak symbols of their own
+
 std::string output_of(const std::string& command) {
   std::string text;
   FILE* pipe = popen(command.c_str(), "r");
@@ -23,9 +25,6 @@ std::string output_of(const std::string& command) {
 }
 
 TEST(Symbols, NoWeakFunctionsInCodeOfOneLevel) {
-#ifdef QUIRE_SANITIZED
-  GTEST_SKIP() << "sanitizers add weak symbols of their own";
-#endif
   std::istringstream files(QUIRE_LEVEL_OBJECTS);
   int symbols = 0;
   for (std::string file; std::getline(files, file, ':');) {
@@ -38,8 +37,9 @@ TEST(Symbols, NoWeakFunctionsInCodeOfOneLevel) {
       EXPECT_TRUE(kind != "W" && kind != "V" && kind != "u") << name << " in " << file;
     }
   }
-  if (symbols == 0) GTEST_SKIP() << "no nm, or no archives beside the test";
+  EXPECT_GT(symbols, 0) << "no nm, or no archives beside the test";
 }
+#endif
 
 }  // namespace
 }  // namespace quire::ops::cpu

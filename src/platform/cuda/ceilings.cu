@@ -37,21 +37,23 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void empty_kernel() {}
 
+__device__ std::uint32_t hash_of(std::int64_t i) {
+  std::uint32_t h = static_cast<std::uint32_t>(i) * 2654435761u;
+  h = (h ^ (h >> 15)) * 2246822519u;
+  return h ^ (h >> 13);
+}
+
 // Random values of size about 1: the upper bits of a hash, with the exponent of the type forced near 1.
 __global__ void fill_bf16(std::uint16_t* data, std::int64_t count) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
-  std::uint32_t h = static_cast<std::uint32_t>(i) * 2654435761u;
-  h = (h ^ (h >> 15)) * 2246822519u;
-  h ^= h >> 13;
+  const std::uint32_t h = hash_of(i);
   data[i] = static_cast<std::uint16_t>((h & 0x807fu) | (0x3f00u - ((h >> 16) & 3u) * 0x80u));
 }
 __global__ void fill_e4m3(std::uint8_t* data, std::int64_t count) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
-  std::uint32_t h = static_cast<std::uint32_t>(i) * 2654435761u;
-  h = (h ^ (h >> 15)) * 2246822519u;
-  h ^= h >> 13;
+  const std::uint32_t h = hash_of(i);
   data[i] = static_cast<std::uint8_t>((h & 0x87u) | (0x30u - ((h >> 16) & 3u) * 0x08u));
 }
 
