@@ -24,8 +24,8 @@ class Guide {
   virtual void accept(std::int32_t token) = 0;
   // Nothing more may follow: the request ends (Finish::stop) after the token accepted last.
   virtual bool ended() const = 0;
-  // Why mask() set no bit, where it is not that the rules allow nothing, in words for whoever made the
-  // request (Output::guide_problem).
+  // Why mask() set no bit, in words for whoever wrote the rules (Output::guide_problem); empty where that was
+  // no fault of theirs.
   virtual std::string_view problem() const { return {}; }
 };
 

@@ -32,9 +32,10 @@ constexpr std::int64_t kTokenWork = 4'000'000;
 constexpr std::int64_t kCompileWork = 50'000'000;
 constexpr std::int64_t kCompileWorkPerEntry = 3000;
 
-constexpr const char* kTooAmbiguous =
+constexpr std::string_view kTooAmbiguous =
     "it can be read in too many ways at once: give it fewer alternatives that begin alike";
-constexpr const char* kFailed = "it could not be followed any further";
+constexpr std::string_view kFailed = "it could not be followed any further";
+constexpr std::string_view kDeadEnd = "it allows nothing more here";
 
 class GrammarGuide final : public Guide {
  public:
@@ -48,10 +49,9 @@ class GrammarGuide final : public Guide {
     if (!broken_ && !fill() && !broken_) return false;
     if (broken_) return true;
     const std::size_t words = std::min(words_.size(), allowed.size());
-    for (std::size_t i = 0; i < words; ++i) allowed[i] = static_cast<std::uint32_t>(words_[i]);
-    // Bits behind the vocabulary are nobody's.
-    if (vocabulary_ % kBits != 0 && words == words_.size())
-      allowed[words - 1] &= (1u << (vocabulary_ % kBits)) - 1;
+    std::uint32_t any = 0;
+    for (std::size_t i = 0; i < words; ++i) any |= allowed[i] = static_cast<std::uint32_t>(words_[i]);
+    if (any == 0 && !ended_) problem_ = kDeadEnd;
     return true;
   }
 
@@ -90,6 +90,8 @@ class GrammarGuide final : public Guide {
     std::int64_t shape = static_cast<std::int64_t>(words_.size());
     DLTensor tensor{words_.data(), {kDLCPU, 0}, 1, xgrammar::GetBitmaskDLType(), &shape, nullptr, 0};
     limited_ = within([&] { return matcher_.FillNextTokenBitmask(&tensor); });
+    // Bits behind the vocabulary are nobody's.
+    if (vocabulary_ % kBits != 0) words_.back() &= (1 << (vocabulary_ % kBits)) - 1;
     filled_ = true;
     return limited_;
   }
@@ -187,11 +189,10 @@ class XgrammarCompiler final : public Compiler {
     GrammarGuide guide(compiled, stop_tokens_);
     const std::int32_t words = xgrammar::GetBitmaskSize(compiled.GetTokenizerInfo().GetVocabSize());
     std::vector<std::uint32_t> allowed(static_cast<std::size_t>(words));
-    if (!guide.mask(allowed)) return {};
-    if (!guide.problem().empty()) return bad_input(fmt::format("the {}: {}", what, guide.problem()));
-    const bool any =
-        std::any_of(allowed.begin(), allowed.end(), [](std::uint32_t word) { return word != 0; });
-    if (any || stop_tokens_.empty()) return {};
+    if (!guide.mask(allowed) || guide.problem().empty()) return {};
+    if (guide.problem() != kDeadEnd) return bad_input(fmt::format("the {}: {}", what, guide.problem()));
+    // Without stop tokens the empty answer, which some grammars allow, looks the same.
+    if (stop_tokens_.empty()) return {};
     return bad_input(
         fmt::format("the {} allows no answer at all: a rule that only leads to itself has no end", what));
   }

@@ -146,6 +146,25 @@ TEST(Grammar, WhatAGuideDoesNotKnowEndsTheRequestNotTheProcess) {
   EXPECT_FALSE(guide->ended());
 }
 
+TEST(Grammar, ADeadEndIsTheRulesOwnProblem) {
+  const auto maker = compiler()->ebnf("root ::= \"a\" x | \"b\"\nx ::= x");
+  ASSERT_TRUE(maker.ok()) << maker.error().message;
+  const std::shared_ptr<Guide> dead = (*maker)->make();
+  EXPECT_EQ(allowed(*dead), (std::vector<std::int32_t>{'a', 'b'}));
+  EXPECT_EQ(dead->problem(), "");
+  dead->accept('a');
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_EQ(allowed(*dead), std::vector<std::int32_t>{});
+    EXPECT_EQ(dead->problem(), "it allows nothing more here");
+  }
+  EXPECT_FALSE(dead->ended());
+  const std::shared_ptr<Guide> fine = (*maker)->make();
+  fine->accept('b');
+  EXPECT_TRUE(fine->ended());
+  allowed(*fine);
+  EXPECT_EQ(fine->problem(), "") << "an end is none";
+}
+
 TEST(Grammar, PatternsThatCanBeKeptAre) {
   const std::unique_ptr<Compiler> made = compiler();
   for (const char* pattern : {"^(?:ab)+$", "(?<name>a)b", "[(?=)]", "\\\\d+", "[\\\\b]?a", "^a|b$",

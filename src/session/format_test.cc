@@ -242,6 +242,23 @@ TEST_F(FormatTest, ObjectsAndGrammars) {
   EXPECT_GT(objects, 0);
 }
 
+TEST_F(FormatTest, ADeadEndIsTheGrammarsProblem) {
+  const std::unique_ptr<Session> session = open();
+  ASSERT_NE(session, nullptr);
+  TextRequest dead = request("x", 1);
+  dead.format = AnswerFormat::grammar;
+  dead.schema = "root ::= \"a\" x\nx ::= x";
+  ASSERT_TRUE(session->submit(dead).ok());
+  std::vector<TextOutput> outputs;
+  TextOutput last;
+  while (session->step(outputs)) {
+    for (TextOutput& output : outputs) last = std::move(output);
+  }
+  EXPECT_EQ(last.finish, Finish::failed);
+  EXPECT_EQ(last.completion_tokens, 1);
+  EXPECT_EQ(last.guide_problem, "it allows nothing more here");
+}
+
 TEST_F(FormatTest, RequiredToolsAreCalled) {
   const std::unique_ptr<Session> session = open();
   ASSERT_NE(session, nullptr);
