@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "engine/engine_impl.h"
 #include "engine/limits.h"
 
@@ -69,7 +68,6 @@ bool EngineImpl::take_token(const Flight& flight, std::size_t index, const Resul
   if (token < 0) {
     const std::int64_t position = std::ssize(live.tokens) - 1;
     live.failure = live.dead_end ? dead_end(id, position, *live.request.guide) : not_finite(id, position);
-    if (live.dead_end) live.guide_problem = live.request.guide->problem();
     return true;
   }
   if (live.completion_tokens() == 0) live.first_token = Clock::now();
@@ -163,7 +161,7 @@ void EngineImpl::finish(SequenceId id, Finish reason, std::vector<Output>& outpu
   Output& output = output_of(id, outputs);
   output.finish = reason;
   output.error = std::move(live.failure);
-  output.guide_problem = std::move(live.guide_problem);
+  if (reason == Finish::failed && live.dead_end) output.guide_problem = live.request.guide->problem();
   output.prompt_tokens = live.prompt_tokens;
   output.completion_tokens = live.completion_tokens();
   report_admission(live, output);

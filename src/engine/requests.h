@@ -2,7 +2,6 @@
 // counts.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -24,7 +23,6 @@ struct Live {
   std::int32_t max_new_tokens = 0;
   bool ends_by_context = false;    // max_new_tokens is what the context leaves
   std::string failure;             // why it ends early; empty: it does not
-  std::string guide_problem;       // where that is the guide's problem
   bool dead_end = false;           // the guide allowed no token
   std::int32_t cached_tokens = 0;  // when it was first admitted
   kv::MissReport miss;
