@@ -132,19 +132,21 @@ Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available) {
   }
   const std::int64_t slab = plan.slabs.slab_bytes;
   const std::int64_t least = plan.slabs.least_slabs();
-  if (plan.slab_count < least && spec.kv_memory_bytes == 0)
+  if (plan.slab_count < least) {
+    const std::string takes = bytes_to_string(least * slab);
+    if (spec.kv_memory_bytes > 0)
+      return no_resources(
+          fmt::format("KV memory of {} is less than one page of {} tokens per KV group takes ({}): use "
+                      "--kv-memory {} or more, or a smaller --page-size",
+                      bytes_to_string(most), spec.page_size(), takes, least * slab));
     return no_resources(fmt::format(
         "beside the weights and the work memory {} is left for KV, and one page of {} tokens per KV group "
-        "takes {}: "
-        "use a smaller model or a machine with more memory, or --kv-memory if more memory will be there",
+        "takes "
+        "{}: use a smaller model or a machine with more memory, or --kv-memory if more memory will be there",
         available > 0 ? bytes_to_string(most)
                       : fmt::format("no memory ({} too little)", bytes_to_string(-available)),
-        spec.page_size(), bytes_to_string(least * slab)));
-  if (plan.slab_count < least)
-    return no_resources(
-        fmt::format("KV memory of {} is less than one page of {} tokens per KV group takes ({}): use "
-                    "--kv-memory {} or more, or a smaller --page-size",
-                    bytes_to_string(most), spec.page_size(), bytes_to_string(least * slab), least * slab));
+        spec.page_size(), takes));
+  }
   plan.bytes = plan.slab_count * slab;
   plan.capacity_tokens = capacity_of(plan, spec.chunk_tokens);
   if (spec.selection.order == PageOrder::layer_first) {
