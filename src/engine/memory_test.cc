@@ -196,6 +196,8 @@ TEST(Memory, TheLedgerIsWhatTheProcessHoldsWithMappedWeights) {
   expect_true_ledger(file, name, options);
 }
 
+// Builds that poison write all of the arena at the start.
+#ifdef __OPTIMIZE__
 // What of this process's mappings of at least `bytes` is memory of its own.
 std::int64_t private_in_large_mappings(std::int64_t bytes) {
   std::ifstream maps("/proc/self/smaps");
@@ -210,8 +212,6 @@ std::int64_t private_in_large_mappings(std::int64_t bytes) {
   return sum;
 }
 
-// Builds that poison write all of the arena at the start.
-#ifdef __OPTIMIZE__
 TEST(Memory, TheArenaBecomesPrivateWithUse) {
   static_assert(!kPoison);
   const std::string path = gemma();
