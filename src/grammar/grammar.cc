@@ -4,12 +4,13 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
+#include <functional>
 #include <limits>
+#include <mutex>
+#include <unordered_set>
 #include <utility>
 
-#include "base/check.h"
 #include "grammar/schema.h"
 
 namespace xgrammar {
@@ -177,6 +178,8 @@ class XgrammarCompiler final : public Compiler {
  private:
   // Of white space in a row: without a bound a model that likes it never ends.
   static constexpr int kWhitespaceMax = 8;
+  // What the cache's entry of a text takes besides, about.
+  static constexpr std::int64_t kEntryBytes = 256;
 
   static Status sized(const char* what, const std::string& text) {
     if (text.size() <= kGrammarBytesMax) return {};
@@ -202,27 +205,34 @@ class XgrammarCompiler final : public Compiler {
     xgrammar::SetWorkLeft(work_, work_ / kCompileWork);
     try {
       const xgrammar::CompiledGrammar compiled = compile();
-      if (xgrammar::WorkLeft() < work_) count_text(text);
+      count_text(what, text);
       QUIRE_TRY_STATUS(check_begin(what, compiled));
       return std::shared_ptr<const GuideMaker>(std::make_shared<Maker>(compiled, stop_tokens_));
     } catch (const std::exception& error) {
-      count_text(text);
+      count_text(what, text);
       return bad_input(fmt::format("the {} cannot be compiled: {}", what, reason(error)));
     }
   }
 
-  // xgrammar's cache keeps the texts too, of refused grammars as well, and counts none of them.
-  void count_text(const std::string& text) {
-    const auto size = static_cast<std::int64_t>(text.size());
-    if (text_bytes_.fetch_add(size) + size <= kCacheBytes) return;
+  // xgrammar's cache keeps the texts too, of refused grammars as well, and counts none of them. Once each: a
+  // text that comes again takes no more memory, and must not cost the others what they have compiled.
+  void count_text(std::string_view what, const std::string& text) {
+    const std::size_t key = std::hash<std::string_view>{}(text) + std::hash<std::string_view>{}(what);
+    const std::lock_guard<std::mutex> lock(texts_mutex_);
+    if (!texts_.insert(key).second) return;
+    text_bytes_ += static_cast<std::int64_t>(text.size()) + kEntryBytes;
+    if (text_bytes_ <= kCacheBytes) return;
     text_bytes_ = 0;
+    texts_.clear();
     compiler_.ClearCache();
   }
 
   xgrammar::GrammarCompiler compiler_;
   std::vector<std::int32_t> stop_tokens_;
-  std::int64_t work_;                         // of a compilation
-  std::atomic<std::int64_t> text_bytes_ = 0;  // of what was compiled since the cache was empty
+  std::int64_t work_;  // of a compilation
+  std::mutex texts_mutex_;
+  std::unordered_set<std::size_t> texts_;  // hashes of those that came since the cache was empty
+  std::int64_t text_bytes_ = 0;            // which they take
 };
 
 }  // namespace

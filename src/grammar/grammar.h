@@ -22,7 +22,9 @@
 namespace quire::grammar {
 
 inline constexpr std::size_t kGrammarBytesMax = 64 * 1024;
-inline constexpr std::int64_t kCacheBytes = 64 << 20;  // of compiled grammars; the least recently used go
+// Of compiled grammars, of which the least recently used go, and again of the texts, with which all of them
+// go.
+inline constexpr std::int64_t kCacheBytes = 64 << 20;
 
 // Thread-safe: compiling blocks its caller only. What was compiled is kept and found again by its text.
 class Compiler {

@@ -11,6 +11,10 @@
 #include "grammar/schema.h"
 #include "grammar/testing.h"
 
+namespace xgrammar {
+std::int64_t WorkLeft();  // of this thread (grammar.cc)
+}
+
 namespace quire::grammar {
 namespace {
 
@@ -254,6 +258,29 @@ TEST(Grammar, RefusedGrammarsAreForgotten) {
   const auto maker = made->ebnf("root ::= [a-z]+");
   ASSERT_TRUE(maker.ok()) << maker.error().message;
   EXPECT_EQ(taken(**maker, "abc"), "may end");
+}
+
+// Repeats of one refused text are not many texts: what others have compiled stays.
+TEST(Grammar, ARefusedGrammarThatComesAgainEmptiesNothing) {
+  const std::unique_ptr<Compiler> made = compiler();
+  std::string costly = "root ::=";
+  for (int i = 0; i < 3000; ++i) costly += R"( ("a"|"b"){0,100})";
+  // A compilation that is refused for its work leaves less than none; what is found again takes none.
+  const auto is_compiled = [&] {
+    EXPECT_FALSE(made->ebnf(costly).ok());
+    return xgrammar::WorkLeft() < 0;
+  };
+  EXPECT_TRUE(is_compiled());
+  EXPECT_FALSE(is_compiled());
+  const std::string filler(60000, ' ');
+  const auto refuse = [&](int different) {
+    for (int i = 0; i < 1700; ++i)
+      ASSERT_FALSE(made->ebnf("root ::= missing" + std::to_string(i % different) + filler).ok());
+  };
+  refuse(3);
+  EXPECT_FALSE(is_compiled());
+  refuse(1700);
+  EXPECT_TRUE(is_compiled()) << "what many texts take is given back";
 }
 
 TEST(Grammar, OrdinaryToolSchemasAreFarFromTheLimit) {
