@@ -17,6 +17,7 @@ PLANTED = {
     "check_vendor": ("src/model/planted.h", "#pragma once\n#ifdef __CUDA_ARCH__\n#endif\n"),
     "check_sizes": ("src/base/planted.h", "#pragma once\n" + "// line\n" * 501),
     "check_banned": ("src/base/planted.h", "#pragma once\nusing namespace std;\n"),
+    "check_skips": ("src/base/planted_test.cc", "TEST(Planted, Skips) { GTEST_SKIP(); }\n"),
     "check_machine_paths": ("docs/PLANTED.md", "see /home/somebody/thing\n"),
     "check_doc_paths": ("docs/PLANTED.md", "see `src/nowhere/at_all.h`\n"),
     "check_empty_folders": ("src/base/planted/", None),
@@ -43,6 +44,21 @@ class Structure(unittest.TestCase):
                     target.write_text(text)
                 new = set(check_structure.violations(root)) - set(before)
                 self.assertTrue(any(line.startswith(check + ":") for line in new), new)
+
+    def test_only_device_tests_may_skip(self):
+        cmake = (ROOT / "cmake/module.cmake").read_text()
+        cases = [("src/kv/a_test.cc", "TEST(A, DISABLED_B) {}", 1), ("tests/a_test.py", "@unittest.skipIf(True, '')", 1),
+                 ("tests/a_test.py", "self.skipTest('')", 1), ("tests/CMakeLists.txt", "SKIP_RETURN_CODE 77", 1),
+                 ("CMakeLists.txt", "set_tests_properties(a PROPERTIES DISABLED ON)", 1),
+                 ("cmake/module.cmake", cmake + "set_tests_properties(a PROPERTIES SKIP_RETURN_CODE 77)", 1),
+                 ("cmake/module.cmake", cmake, 0), ("src/kv/a_device_test.cc", "GTEST_SKIP();", 0),
+                 ("src/kv/a.cc", "skipped", 0)]
+        for name, text, found in cases:
+            with self.subTest(name, text=text[-40:]), tempfile.TemporaryDirectory() as folder:
+                target = pathlib.Path(folder) / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text)
+                self.assertEqual(len(list(check_structure.check_skips(pathlib.Path(folder)))), found)
 
 
 if __name__ == "__main__":

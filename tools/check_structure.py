@@ -48,6 +48,13 @@ BANNED = [
     (re.compile(r"\bgetenv\b"), "getenv"),
 ]
 GETENV_ALLOWED = {"platform/cpu/isa.cc", "cli/settings.cc", "base/golden_dir.h", "platform/cuda/library.cc"}
+# A test that does not run says nothing. Only a missing device is a reason: the device tests, the main() that they share,
+# and what makes their CTest entries.
+SKIP = re.compile(r"\bGTEST_SKIP\b|\bDISABLED_|\b(skipTest|skipIf|skipUnless|SkipTest)\b|\bunittest\.skip\b|"
+                  r"\bSKIP_(RETURN_CODE|REGULAR_EXPRESSION)\b")
+SKIP_IN_CMAKE = re.compile(SKIP.pattern + r"|\bDISABLED\b")
+MAY_SKIP = re.compile(r"_device_test\.(cc|cu)$|^src/platform/device_main/")
+DEVICE_ENTRY = re.compile(r"^function\(quire_device_test_entry .*?^endfunction\(\)", re.M | re.S)
 MACHINE_PATH = re.compile(r"(^|[\s\"'=(:])/(work|home|tmp/b-|root)/")
 
 
@@ -112,6 +119,24 @@ def check_banned(root):
             yield f"{name}: no #pragma once"
 
 
+def check_skips(root):
+    files = [root / "CMakeLists.txt"]
+    for folder in ("src", "tests", "cmake", "examples"):
+        files += sorted((root / folder).rglob("*"))
+    for path in files:
+        name = path.relative_to(root).as_posix()
+        is_cmake = path.name == "CMakeLists.txt" or path.suffix == ".cmake"
+        if not (is_cmake or path.suffix in {*LINES, ".py", ".sh"}) or MAY_SKIP.search(name):
+            continue
+        if not path.is_file() or name == "tests/structure_test.py":
+            continue
+        text = path.read_text()
+        if name == "cmake/module.cmake":
+            text = DEVICE_ENTRY.sub("", text)
+        for match in (SKIP_IN_CMAKE if is_cmake else SKIP).finditer(text):
+            yield f"{name}: {match.group()}: only tests of a device may be skipped, where there is none"
+
+
 def check_machine_paths(root):
     for folder in ("src", "include", "scripts", "docs", "tests", "tools", "cmake", "examples"):
         for path in sorted((root / folder).rglob("*")):
@@ -140,8 +165,8 @@ def check_empty_folders(root):
             yield f"{folder.relative_to(root)}: an empty folder"
 
 
-CHECKS = [check_layers, check_backends_apart, check_vendor, check_sizes, check_banned, check_machine_paths, check_doc_paths,
-          check_empty_folders]
+CHECKS = [check_layers, check_backends_apart, check_vendor, check_sizes, check_banned, check_skips, check_machine_paths,
+          check_doc_paths, check_empty_folders]
 
 
 def violations(root):
