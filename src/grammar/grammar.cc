@@ -27,8 +27,8 @@ constexpr std::int32_t kBits = 32;
 constexpr int kRecursionMax = 500;  // of xgrammar's own descent, for threads with small stacks
 // In steps of the parser, 5 to 40 ns each: of one token with its mask, which all running answers wait for,
 // and of a compilation, of which so many are for each entry of the vocabulary, for every character of a
-// string with a length costs a pass over it. What people write takes a twentieth of them at most, but for
-// large lengths.
+// string with a length costs a pass over it. What people write takes a twentieth of a compilation's at most,
+// but for large lengths (docs/FORMATS.md); no such share was measured of a token's.
 constexpr std::int64_t kTokenWork = 4'000'000;
 constexpr std::int64_t kCompileWork = 50'000'000;
 constexpr std::int64_t kCompileWorkPerEntry = 3000;
@@ -162,7 +162,7 @@ class XgrammarCompiler final : public Compiler {
   }
   Result<std::shared_ptr<const GuideMaker>> json_schema(const std::string& schema) override {
     QUIRE_TRY_STATUS(sized("schema", schema));
-    QUIRE_TRY_STATUS(check_schema(schema));
+    QUIRE_TRY_STATUS(check_schema(schema, "the JSON schema: #"));
     return made("schema", schema, [&] {
       return compiler_.CompileJSONSchema(schema, true, {}, {}, /*strict_mode=*/true, kWhitespaceMax);
     });

@@ -306,9 +306,9 @@ TEST(Grammar, BadInputIsRefusedWithItsPlace) {
     std::string schema, part;
   };
   const Case cases[] = {
-      {"", "not JSON"},
+      {"", "the JSON schema: # is not JSON"},
       {"{", "not JSON"},
-      {"[]", "# is no schema"},
+      {"[]", "the JSON schema: # is no schema"},
       {R"({"type":"nothing"})", "cannot be compiled"},
       {R"({"properties":{"a":{"not":{}}}})", "#/properties/a/not"},
       {R"({"type":"array","uniqueItems":true})", "#/uniqueItems"},
@@ -346,7 +346,7 @@ TEST(Grammar, BadInputIsRefusedWithItsPlace) {
       {R"({"$ref":"#/nowhere"})", "cannot be compiled"},
       {R"({"$ref":"http://example.org/s"})", "#/$ref"},
       {R"({"type":"integer","minimum":5,"maximum":4})", "cannot be compiled"},
-      {std::string(200, '[') + std::string(200, ']'), "levels deep"},
+      {std::string(200, '[') + std::string(200, ']'), "the JSON schema: # is 200 levels deep"},
       {"{\"title\":\"" + std::string(70000, 'x') + "\"}", "at most 65536"},
   };
   for (const Case& one : cases) {

@@ -193,16 +193,17 @@ Status check_pattern(const std::string& pattern, const std::string& at) {
   return bad_input(fmt::format("{}: an answer cannot be held to {}: write it without", at, dropped));
 }
 
-// One walk over a schema; `at` is the place for messages, as a JSON pointer. `named`: it is of names, which
-// are strings.
+// One walk over a schema, which is at `root`; `at` is the place for messages, as a JSON pointer. `named`: it
+// is of names, which are strings.
 class Check {
  public:
+  explicit Check(std::string_view root) : root_(root) {}
   Status schema(const Json& value, const std::string& at, bool named = false) {
     if (value.is_boolean()) return {};
     if (!value.is_object())
       return bad_input(fmt::format("{} is no schema: use an object, true or false", at));
     if (++nodes_ > kSchemaNodesMax)
-      return bad_input(fmt::format("the schema holds over {} schemas: use a smaller one", kSchemaNodesMax));
+      return bad_input(fmt::format("{} holds over {} schemas: use a smaller one", root_, kSchemaNodesMax));
     QUIRE_TRY_STATUS(keywords(value, at));
     if (!named) QUIRE_TRY_STATUS(untyped(value, at));
     return children(value, at);
@@ -313,18 +314,19 @@ class Check {
     return {};
   }
 
+  std::string_view root_;
   std::size_t nodes_ = 0;
 };
 
 }  // namespace
 
-Status check_schema(std::string_view schema) {
+Status check_schema(std::string_view schema, std::string_view root) {
   const std::size_t depth = json_extent(schema).depth;
   if (depth > kSchemaDepthMax)
-    return bad_input(fmt::format("the schema is {} levels deep: at most {}", depth, kSchemaDepthMax));
+    return bad_input(fmt::format("{} is {} levels deep: at most {}", root, depth, kSchemaDepthMax));
   const Json json = Json::parse(schema, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return bad_input("the schema is not JSON");
-  return Check().schema(json, "#");
+  if (json.is_discarded()) return bad_input(fmt::format("{} is not JSON", root));
+  return Check(root).schema(json, std::string(root));
 }
 
 }  // namespace quire::grammar

@@ -29,12 +29,8 @@ Result<std::shared_ptr<const GuideMaker>> Guides::make(const TextRequest& reques
   switch (request.format) {
     case AnswerFormat::json_object:
       return plain->json_object();
-    case AnswerFormat::json_schema: {
-      auto made = plain->json_schema(request.schema);
-      // Where the message begins with a place in the schema, a reader has to know that it is one.
-      if (made.ok() || !made.error().message.starts_with('#')) return made;
-      return Error{made.error().code, "the JSON schema: " + made.error().message};
-    }
+    case AnswerFormat::json_schema:
+      return plain->json_schema(request.schema);
     default:
       return plain->ebnf(request.schema);
   }

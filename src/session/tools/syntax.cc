@@ -73,8 +73,7 @@ Frame frame_of(const ToolSyntax& syntax) {
 Result<Json> tag_of(const Frame& frame, const std::string& name, const Json& function) {
   Json schema = {{"type", "object"}};
   if (function.contains("parameters") && !function["parameters"].is_null()) schema = function["parameters"];
-  const Status sound = grammar::check_schema(schema.dump());
-  if (!sound.ok()) return bad_input(fmt::format("parameters of tool {}: {}", name, sound.error().message));
+  QUIRE_TRY_STATUS(grammar::check_schema(schema.dump(), fmt::format("parameters of tool {}: #", name)));
   // The name stands inside a JSON string, or is a word.
   return Json{{"type", "tag"},
               {"begin", frame.call_begin + name + frame.name_end},
