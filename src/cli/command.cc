@@ -10,6 +10,8 @@
 #include <iostream>
 #include <sstream>
 
+#include "base/text.h"
+
 namespace quire::cli {
 
 Error check_failed_error() { return Error{static_cast<Code>(1), ""}; }
@@ -19,7 +21,7 @@ Result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
   const char* at = text.data();
   const char* end = at + text.size();
   while (at != end) {
-    if (*at == ',' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t') {
+    if (*at == ',' || is_blank(*at)) {
       ++at;
       continue;
     }

@@ -18,8 +18,6 @@ bool is_arguments(std::string_view key) { return key == "arguments" || key == "p
 
 }  // namespace
 
-bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
 ValueScanner::Step ValueScanner::first(char c) {
   begun_ = true;
   if (c == '{' || c == '[') {

@@ -7,9 +7,6 @@
 
 namespace quire::session {
 
-// White space of JSON.
-bool is_blank(char c);
-
 // Where a JSON value ends. Looks at strings and brackets only: what is inside is the client's to judge.
 class ValueScanner {
  public:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
+
 namespace quire::session {
 
 void ParserBase::push(std::string_view text, std::vector<ToolEvent>& events) {
