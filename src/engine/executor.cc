@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
-#include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace quire::engine {
 
@@ -47,11 +46,10 @@ void Executor::upload_padding() {
 }
 
 std::size_t Executor::record(double seconds) {
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock::time_point begin = Clock::now();
   if (!parts_.host_memory) upload_padding();
   for (const std::int32_t rows : buckets_) {
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-    if (spent.count() > seconds) break;
+    if (seconds_since(begin) > seconds) break;
     const StepLaunch launch{.decode_rows = rows, .total_q = rows, .logit_rows = rows};
     if (!parts_.host_memory) enqueue(launch, nullptr);
     recordings_.push_back(record_step(launch));

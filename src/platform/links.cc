@@ -1,6 +1,6 @@
 #include "platform/links.h"
 
-#include <chrono>
+#include "base/clock.h"
 
 namespace quire::platform {
 namespace {
@@ -11,11 +11,10 @@ constexpr int kCopies = 4;
 double rate(Stream& stream, void* target, const void* source) {
   stream.copy(target, source, kBytes);  // the first one sets up what later ones find
   stream.synchronize();
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock::time_point begin = Clock::now();
   for (int i = 0; i < kCopies; ++i) stream.copy(target, source, kBytes);
   stream.synchronize();
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-  return static_cast<double>(kCopies) * static_cast<double>(kBytes) / spent.count();
+  return static_cast<double>(kCopies) * static_cast<double>(kBytes) / seconds_since(begin);
 }
 
 }  // namespace
