@@ -15,8 +15,10 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/quantile.h"
 #include "ops/cuda_entry.h"
 #include "platform/cuda/stream.h"
 #include "platform/platform.h"
@@ -109,8 +111,7 @@ struct Bench {
     }
     QUIRE_CUDA_CHECK(cudaEventDestroy(begin));
     QUIRE_CUDA_CHECK(cudaEventDestroy(end));
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
+    return median(std::move(times));
   }
 
   OpsLimits limits;
