@@ -1,8 +1,5 @@
 #include "attention/conformance/driver.h"
 
-#include <chrono>
-#include <map>
-
 #include <fmt/format.h>
 
 #include "attention/conformance/judge.h"
