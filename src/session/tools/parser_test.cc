@@ -302,7 +302,8 @@ TEST(CallGrammar, RefusesWhatCannotBe) {
   EXPECT_FALSE(call_grammar(hermes, {"[{}]"}).ok());
   const std::string not_enforced =
       R"([{"type":"function","function":{"name":"f","parameters":{"not":{"type":"object"}}}}])";
-  EXPECT_NE(call_grammar(hermes, {not_enforced}).error().message.find("parameters of tool f: #/not"), std::string::npos);
+  EXPECT_NE(call_grammar(hermes, {not_enforced}).error().message.find("parameters of tool f: #/not"),
+            std::string::npos);
 }
 
 }  // namespace
