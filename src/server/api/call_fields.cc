@@ -58,25 +58,42 @@ void visit_notes(Fields& fields) {
                R"({"type":"object","additionalProperties":{"type":"string"}})", read_metadata);
 }
 
+void visit_missing(Fields& fields) {
+  constexpr const char* kOut = "leave it out";
+  fields.missing({"modalities", "text only"}, {R"(["text"])"}, "use [\"text\"] or leave it out");
+  for (const char* name : {"audio", "prediction", "web_search_options"})
+    fields.missing({name, "not here"}, {}, kOut);
+  fields.missing({"functions", "not here"}, {}, "use 'tools' of /v1/chat/completions or /v1/responses");
+  fields.missing({"function_call", "not here; none and auto are taken"}, {R"("none")", R"("auto")"},
+                 "use 'tool_choice' of /v1/chat/completions or /v1/responses");
+  fields.missing({"max_tool_calls", "tools run at the client"}, {}, kOut);
+  fields.missing({"verbosity", "not here; medium is taken"}, {R"("medium")"},
+                 "say in the prompt how long the answer is to be");
+  fields.missing({"store", "nothing is stored; false is taken"}, {"false"}, "use false or leave it out");
+  for (const char* name : {"previous_response_id", "conversation"})
+    fields.missing({name, "nothing is stored"}, {}, "send the whole conversation");
+  fields.missing({"background", "not here; false is taken"}, {"false"}, "use 'stream'");
+  fields.missing({"truncation", "not here; disabled is taken"}, {R"("disabled")"}, "shorten the prompt");
+  fields.missing({"best_of", "not here; 1 is taken"}, {"1"},
+                 "ask /v1/completions for all with 'n' and choose by their logprobs");
+  fields.missing({"suffix", "not here; an empty one is taken"}, {R"("")"},
+                 "write the model's own fill-in-the-middle tokens into the prompt of /v1/completions");
+}
+
 void visit_elsewhere(Fields& fields) {
   constexpr const char* kForm =
       "hold answers to a form with 'response_format' in /v1/chat/completions or 'text' in /v1/responses";
   constexpr const char* kBias = "leave it out, or use 'logit_bias'";
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
                            "structured_outputs", "json_schema"})
-    fields.missing({name, "another server's"}, R"({"type":"null"})", {}, kForm);
-  fields.missing({"grammar", "another server's; an empty one is taken"}, R"({"type":"string","enum":[""]})",
-                 {"\"\""}, kForm);
-  fields.missing({"stop_token_ids", "another server's; none are taken"}, kEmptyArray, {"[]"},
-                 "give texts as 'stop'");
-  fields.missing({"min_tokens", "another server's; 0 is taken"}, R"({"type":"integer","enum":[0]})", {"0"},
-                 kBias);
-  fields.missing({"bad_words", "another server's; none are taken"}, kEmptyArray, {"[]"}, kBias);
-  fields.missing({"allowed_token_ids", "another server's"}, R"({"type":"null"})", {}, kBias);
-  fields.missing({"n_predict", "another server's"}, R"({"type":"null"})", {},
-                 "give the most tokens as 'max_tokens'");
-  fields.missing({"prompt_logprobs", "another server's"}, R"({"type":"null"})", {},
-                 "use 'echo' and 'logprobs' of /v1/completions");
+    fields.missing({name, "another server's"}, {}, kForm);
+  fields.missing({"grammar", "another server's; an empty one is taken"}, {R"("")"}, kForm);
+  fields.missing({"stop_token_ids", "another server's; none are taken"}, {"[]"}, "give texts as 'stop'");
+  fields.missing({"min_tokens", "another server's; 0 is taken"}, {"0"}, kBias);
+  fields.missing({"bad_words", "another server's; none are taken"}, {"[]"}, kBias);
+  fields.missing({"allowed_token_ids", "another server's"}, {}, kBias);
+  fields.missing({"n_predict", "another server's"}, {}, "give the most tokens as 'max_tokens'");
+  fields.missing({"prompt_logprobs", "another server's"}, {}, "use 'echo' and 'logprobs' of /v1/completions");
 }
 
 Problem check_model(const CallFields& fields, const ModelFacts& facts) {

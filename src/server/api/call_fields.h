@@ -26,6 +26,10 @@ void visit_effort(Fields& fields, const char* name, std::optional<std::string>& 
 // user, metadata, service_tier and the like: checked, without effect.
 void visit_notes(Fields& fields);
 
+// Fields of OpenAI's that no route has. One that another route has is said by each of the others itself: what
+// is dropped without a word gives another answer than the caller wanted.
+void visit_missing(Fields& fields);
+
 // Fields of vLLM's and llama.cpp's servers that would change the answer and have another name here, or none:
 // refused, for an answer that is not held to a form that was asked for is a wrong one.
 void visit_elsewhere(Fields& fields);

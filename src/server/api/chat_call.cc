@@ -27,33 +27,16 @@ struct ChatFields {
 
 // Ignored they would give another answer than the caller wanted.
 void visit_chat_elsewhere(Fields& fields) {
-  constexpr const char* kNull = R"({"type":"null"})";
+  constexpr const char* kWhose = "another route's";
   for (const char* name : {"prompt", "input", "instructions"})
-    fields.missing({name, "another route's"}, kNull, {}, "write it as 'messages'");
-  for (const char* name : {"previous_response_id", "conversation"})
-    fields.missing({name, "another route's"}, kNull, {}, "send the whole conversation as 'messages'");
-  fields.missing({"max_output_tokens", "another route's"}, kNull, {}, "use 'max_completion_tokens'");
-  fields.missing({"text", "another route's"}, kNull, {}, "use 'response_format'");
-  fields.missing({"reasoning", "another route's"}, kNull, {}, "use 'reasoning_effort'");
-  fields.missing({"best_of", "another route's"}, R"({"type":"integer","enum":[1]})", {"1"},
-                 "ask for all with 'n'");
-  fields.missing({"echo", "another route's"}, R"({"type":"boolean","enum":[false]})", {"false"},
+    fields.missing({name, kWhose}, {}, "write it as 'messages'");
+  fields.missing({"max_output_tokens", kWhose}, {}, "use 'max_completion_tokens'");
+  fields.missing({"text", kWhose}, {"{}", R"({"format":{"type":"text"}})"}, "use 'response_format'");
+  fields.missing({"reasoning", kWhose}, {"{}"}, "use 'reasoning_effort'");
+  fields.missing({"include", kWhose}, {"[]"}, "see 'logprobs', or use /v1/responses");
+  fields.missing({"echo", kWhose}, {"false"}, "use /v1/completions");
+  fields.missing({"add_special_tokens", "the chat template's own; false is taken"}, {"false"},
                  "use /v1/completions");
-}
-
-void visit_missing_chat(Fields& fields) {
-  fields.missing({"modalities", "text only"},
-                 R"({"type":"array","minItems":1,"maxItems":1,"items":{"type":"string","enum":["text"]}})",
-                 {R"(["text"])"}, "use [\"text\"] or leave it out");
-  fields.missing({"audio", "not here"}, R"({"type":"null"})", {}, "leave it out");
-  fields.missing({"prediction", "not here"}, R"({"type":"null"})", {}, "leave it out");
-  fields.missing({"web_search_options", "not here"}, R"({"type":"null"})", {}, "leave it out");
-  fields.missing({"functions", "not here"}, R"({"type":"null"})", {}, "use 'tools'");
-  fields.missing({"function_call", "not here"}, R"({"type":"null"})", {}, "use 'tool_choice'");
-  fields.missing({"store", "nothing is kept; false is taken"}, R"({"type":"boolean","enum":[false]})",
-                 {"false"}, "use false or leave it out");
-  fields.missing({"verbosity", "not here; medium is taken"}, R"({"type":"string","enum":["medium"]})",
-                 {R"("medium")"}, "say in a message how long the answer is to be");
 }
 
 void visit(Fields& fields, ChatFields& chat) {
@@ -91,7 +74,7 @@ void visit(Fields& fields, ChatFields& chat) {
                  chat.documents = value;
                  return {};
                });
-  visit_missing_chat(fields);
+  visit_missing(fields);
   visit_chat_elsewhere(fields);
   visit_elsewhere(fields);
   visit_notes(fields);

@@ -53,19 +53,21 @@ Problem read_prompts(const Json& value, const std::string& path, std::vector<Tex
 
 // Ignored they would give another answer than the caller wanted.
 void visit_completion_elsewhere(Fields& fields) {
-  constexpr const char* kNull = R"({"type":"null"})";
+  constexpr const char* kWhose = "another route's";
   constexpr const char* kChat = "use /v1/chat/completions";
-  for (const char* name : {"messages", "reasoning_effort", "functions"})
-    fields.missing({name, "another route's"}, kNull, {}, kChat);
-  for (const char* name : {"tools", "documents"})
-    fields.missing({name, "another route's"}, kEmptyArray, {"[]"}, kChat);
-  fields.missing({"chat_template_kwargs", "another route's"}, kEmptyObject, {"{}"}, kChat);
-  fields.missing({"response_format", "another route's"}, kTextFormat, {R"({"type":"text"})"}, kChat);
+  for (const char* name : {"messages", "reasoning_effort"}) fields.missing({name, kWhose}, {}, kChat);
+  for (const char* name : {"tools", "documents"}) fields.missing({name, kWhose}, {"[]"}, kChat);
+  fields.missing({"tool_choice", kWhose}, {R"("none")", R"("auto")"}, kChat);
+  fields.missing({"chat_template_kwargs", kWhose}, {"{}"}, kChat);
+  fields.missing({"response_format", kWhose}, {R"({"type":"text"})"}, kChat);
+  fields.missing({"text", kWhose}, {"{}", R"({"format":{"type":"text"}})"}, "use /v1/responses");
+  fields.missing({"reasoning", kWhose}, {"{}"}, "use /v1/responses");
+  fields.missing({"include", kWhose}, {"[]"}, "see 'logprobs', or use /v1/responses");
   for (const char* name : {"input", "instructions"})
-    fields.missing({name, "another route's"}, kNull, {}, "use /v1/responses, or write it into 'prompt'");
+    fields.missing({name, kWhose}, {}, "use /v1/responses, or write it into 'prompt'");
   for (const char* name : {"max_completion_tokens", "max_output_tokens"})
-    fields.missing({name, "another route's"}, kNull, {}, "use 'max_tokens'");
-  fields.missing({"top_logprobs", "another route's"}, kNull, {}, "give the number as 'logprobs'");
+    fields.missing({name, kWhose}, {}, "use 'max_tokens'");
+  fields.missing({"top_logprobs", kWhose}, {"0"}, "give the number as 'logprobs'");
 }
 
 const char* prompt_schema() {
@@ -95,10 +97,7 @@ void visit(Fields& fields, CompletionFields& completion) {
   visit_temperature(fields, completion.sampling);
   visit_sampling(fields, completion.sampling);
   visit_own_sampling(fields, completion.sampling);
-  fields.missing({"best_of", "not here; 1 is taken"}, R"({"type":"integer","enum":[1]})", {"1"},
-                 "ask for all with 'n' and choose by their logprobs");
-  fields.missing({"suffix", "not here; an empty one is taken"}, R"({"type":"string","enum":[""]})", {"\"\""},
-                 "write the model's own fill-in-the-middle tokens into the prompt");
+  visit_missing(fields);
   visit_elsewhere(fields);
   visit_completion_elsewhere(fields);
   visit_notes(fields);

@@ -66,18 +66,6 @@ Problem read_token_ids(const Json& list, const std::string& path, std::vector<st
   return {};
 }
 
-void Fields::missing(Field field, const char* schema, std::initializer_list<const char*> neutral,
-                     const char* instead) {
-  std::vector<std::string> legal(neutral.begin(), neutral.end());
-  value(field, schema, [legal = std::move(legal), instead](const Json& value, const std::string& path) {
-    const bool fine = std::any_of(legal.begin(), legal.end(),
-                                  [&](const std::string& text) { return Json::parse(text) == value; });
-    if (fine) return Problem();
-    return Problem(unsupported(
-        path, fmt::format("'{}' is {}: this server does not have it; {}", path, shown(value), instead)));
-  });
-}
-
 void Fields::noted(Field field) {
   constexpr std::size_t kNoteBytesMax = 4096;
   std::optional<std::string> ignored;
@@ -184,11 +172,25 @@ void FieldReader::value(Field field, const char* /*schema*/, const ReadValue& re
   if (value != nullptr) problem_ = read(*value, path_of(field.name));
 }
 
+void FieldReader::missing(Field field, std::initializer_list<const char*> neutral, const char* instead) {
+  const Json* value = find(field);
+  if (value == nullptr) return;
+  const bool fine = std::any_of(neutral.begin(), neutral.end(),
+                                [&](const char* text) { return Json::parse(text) == *value; });
+  if (fine) return;
+  const std::string path = path_of(field.name);
+  problem_ = unsupported(
+      path, fmt::format("'{}' is {}: this server does not have it; {}", path, shown(*value), instead));
+}
+
 void FieldSchema::add(const Field& field, Json schema) {
   if (!field.required) {
-    if (schema.contains("type") && schema["type"].is_string()) {
-      if (schema["type"] != "null") schema["type"] = Json::array({schema["type"], "null"});
-      if (schema.contains("enum")) schema["enum"].push_back(nullptr);
+    const bool typed = schema.contains("type") && schema["type"].is_string();
+    if (typed && schema["type"] != "null") schema["type"] = Json::array({schema["type"], "null"});
+    if (schema.contains("enum")) {
+      schema["enum"].push_back(nullptr);
+    } else if (typed) {
+      // said by the type
     } else if (schema.contains("anyOf")) {
       schema["anyOf"].push_back({{"type", "null"}});
     } else {
@@ -225,6 +227,13 @@ void FieldSchema::object(Field field, const std::function<void(Fields&)>& visit)
 
 void FieldSchema::value(Field field, const char* schema, const ReadValue&) {
   add(field, Json::parse(schema));
+}
+
+void FieldSchema::missing(Field field, std::initializer_list<const char*> neutral, const char*) {
+  if (neutral.size() == 0) return add(field, {{"type", "null"}});
+  Json values = Json::array();
+  for (const char* text : neutral) values.push_back(Json::parse(text));
+  add(field, {{"enum", std::move(values)}});
 }
 
 std::string FieldSchema::schema() const {

@@ -25,12 +25,6 @@ struct Field {
 
 class Fields;
 
-// Schemas of fields that are taken where they say nothing.
-inline constexpr const char* kEmptyArray = R"({"type":"array","maxItems":0})";
-inline constexpr const char* kEmptyObject = R"({"type":"object","maxProperties":0})";
-inline constexpr const char* kTextFormat =
-    R"({"type":"object","required":["type"],"maxProperties":1,"properties":{"type":{"enum":["text"]}}})";
-
 // Takes a value that is not null. `path` names it in errors.
 using ReadValue = std::function<Problem(const Json& value, const std::string& path)>;
 
@@ -56,11 +50,10 @@ class Fields {
   virtual void object(Field field, const std::function<void(Fields&)>& visit) = 0;
   // Of any shape: `schema` is its JSON schema as text.
   virtual void value(Field field, const char* schema, const ReadValue& read) = 0;
+  // A field that is not here: only the values that change nothing (JSON texts) are taken. `instead` is the
+  // nearest legal change.
+  virtual void missing(Field field, std::initializer_list<const char*> neutral, const char* instead) = 0;
 
-  // A field of OpenAI's that this server does not have: only the values that change nothing (JSON texts) are
-  // taken. `instead` is the nearest legal change.
-  void missing(Field field, const char* schema, std::initializer_list<const char*> neutral,
-               const char* instead);
   // A field that is checked and has no effect here: a text for the caller's own books.
   void noted(Field field);
 };
@@ -77,6 +70,7 @@ class FieldReader final : public Fields {
   void choice(Field field, std::vector<std::string_view> legal, std::optional<std::string>* target) override;
   void object(Field field, const std::function<void(Fields&)>& visit) override;
   void value(Field field, const char* schema, const ReadValue& read) override;
+  void missing(Field field, std::initializer_list<const char*> neutral, const char* instead) override;
 
   // The first that was wrong; what comes after it is not read.
   const Problem& problem() const { return problem_; }
@@ -101,6 +95,7 @@ class FieldSchema final : public Fields {
   void choice(Field field, std::vector<std::string_view> legal, std::optional<std::string>* target) override;
   void object(Field field, const std::function<void(Fields&)>& visit) override;
   void value(Field field, const char* schema, const ReadValue& read) override;
+  void missing(Field field, std::initializer_list<const char*> neutral, const char* instead) override;
 
   // {"type":"object","properties":{...},"required":[...]}, as JSON text
   std::string schema() const;

@@ -62,8 +62,8 @@ void visit(FieldReader& reader, std::size_t* left, MessageFields& message) {
   reader.value({"tool_calls", ""}, "", [&](const Json& value, const std::string& path) {
     return read_calls(value, path, left, &message.tool_calls);
   });
-  reader.missing({"audio", ""}, "{}", {}, "give the text of the answer as 'content'");
-  reader.missing({"function_call", ""}, "{}", {}, "give 'tool_calls'");
+  reader.missing({"audio", "not here"}, {}, "give the text of the answer as 'content'");
+  reader.missing({"function_call", "not here"}, {}, "give 'tool_calls'");
 }
 
 Problem check(const MessageFields& message, const std::string& path) {

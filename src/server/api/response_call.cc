@@ -44,50 +44,37 @@ void visit_text(Fields& fields, ResponseFields& response) {
                [&](const Json& value, const std::string& path) {
                  return read_format(value, path, Shape::flat, &response.format);
                });
-  fields.missing({"verbosity", "not here; medium is taken"}, R"({"type":"string","enum":["medium"]})",
-                 {R"("medium")"}, "say in a message how long the answer is to be");
+  fields.missing({"verbosity", "not here; medium is taken"}, {R"("medium")"},
+                 "say in a message how long the answer is to be");
 }
 
 void visit_reasoning(Fields& fields, ResponseFields& response) {
   visit_effort(fields, "effort", response.reasoning_effort);
-  fields.missing({"summary", "not here"}, R"({"type":"null"})", {}, "leave it out");
+  fields.missing({"summary", "not here"}, {}, "leave it out");
 }
 
 // Ignored they would give another answer than the caller wanted.
 void visit_response_elsewhere(Fields& fields) {
-  constexpr const char* kNull = R"({"type":"null"})";
+  constexpr const char* kWhose = "another route's";
   constexpr const char* kChat = "use /v1/chat/completions";
-  fields.missing({"messages", "another route's"}, kNull, {}, "give them as 'input'");
+  fields.missing({"messages", kWhose}, {}, "give them as 'input'");
+  fields.missing({"prompt", "nothing is stored"}, {}, "send its text as 'instructions'");
   for (const char* name : {"max_tokens", "max_completion_tokens"})
-    fields.missing({name, "another route's"}, kNull, {}, "use 'max_output_tokens'");
-  fields.missing({"response_format", "another route's"}, kTextFormat, {R"({"type":"text"})"}, "use 'text'");
-  fields.missing({"reasoning_effort", "another route's"}, kNull, {}, "use 'reasoning'");
-  for (const char* name : {"seed", "functions"}) fields.missing({name, "another route's"}, kNull, {}, kChat);
-  for (const char* name : {"stop", "documents"})
-    fields.missing({name, "another route's"}, kEmptyArray, {"[]"}, kChat);
+    fields.missing({name, kWhose}, {}, "use 'max_output_tokens'");
+  fields.missing({"response_format", kWhose}, {R"({"type":"text"})"}, "use 'text'");
+  fields.missing({"reasoning_effort", kWhose}, {}, "use 'reasoning'");
+  fields.missing({"seed", kWhose}, {}, kChat);
+  for (const char* name : {"stop", "documents"}) fields.missing({name, kWhose}, {"[]"}, kChat);
   for (const char* name : {"logit_bias", "chat_template_kwargs"})
-    fields.missing({name, "another route's"}, kEmptyObject, {"{}"}, kChat);
-  fields.missing({"n", "another route's"}, R"({"type":"integer","enum":[1]})", {"1"}, kChat);
+    fields.missing({name, kWhose}, {"{}"}, kChat);
+  fields.missing({"n", kWhose}, {"1"}, kChat);
   for (const char* name : {"frequency_penalty", "presence_penalty"})
-    fields.missing({name, "another route's"}, R"({"type":"number","enum":[0]})", {"0"}, kChat);
+    fields.missing({name, kWhose}, {"0"}, kChat);
   for (const char* name : {"logprobs", "echo"})
-    fields.missing({name, "another route's"}, R"({"type":"boolean","enum":[false]})", {"false"},
+    fields.missing({name, kWhose}, {"false"},
                    "see 'include', or use /v1/chat/completions or /v1/completions");
-}
-
-void visit_missing_response(Fields& fields) {
-  constexpr const char* kNull = R"({"type":"null"})";
-  fields.missing({"previous_response_id", "nothing is stored"}, kNull, {},
-                 "send the whole conversation as 'input'");
-  fields.missing({"conversation", "nothing is stored"}, kNull, {}, "send the whole conversation as 'input'");
-  fields.missing({"prompt", "nothing is stored"}, kNull, {}, "send its text as 'instructions'");
-  fields.missing({"max_tool_calls", "tools run at the client"}, kNull, {}, "leave it out");
-  fields.missing({"store", "nothing is stored; false is taken"}, R"({"type":"boolean","enum":[false]})",
-                 {"false"}, "use false or leave it out");
-  fields.missing({"background", "not here; false is taken"}, R"({"type":"boolean","enum":[false]})",
-                 {"false"}, "use 'stream'");
-  fields.missing({"truncation", "not here; disabled is taken"}, R"({"type":"string","enum":["disabled"]})",
-                 {R"("disabled")"}, "shorten the input");
+  fields.missing({"add_special_tokens", "the chat template's own; false is taken"}, {"false"},
+                 "use /v1/completions");
 }
 
 void visit(Fields& fields, ResponseFields& response) {
@@ -113,7 +100,7 @@ void visit(Fields& fields, ResponseFields& response) {
   visit_stream(fields, response.call);
   visit_temperature(fields, response.sampling);
   visit_own_sampling(fields, response.sampling);
-  visit_missing_response(fields);
+  visit_missing(fields);
   visit_response_elsewhere(fields);
   visit_elsewhere(fields);
   visit_notes(fields);
