@@ -317,6 +317,10 @@ class Refusals(unittest.TestCase):
                              ("-m", "the model without a flag")):
             self.refused(2, rf"unknown argument {theirs.split('=')[0]} \(here: {ours}", "serve", model("llama"), theirs, "x")
         self.refused(2, r"here: --temperature\)", "run", model("llama"), "--temp", 1, "--ids", 1)
+        self.refused(2, r"here: --model\)", "bench", "serve", "-m", "x")
+        for words in (("simulate",), ("config",), ("bench", "device")):  # these take no model
+            code, _, err = quire(*words, "-m", "x")
+            self.assertEqual((code, "without a flag" in err, "unknown argument -m" in err), (2, False, True), err)
         # A command without the option here names what it has.
         self.refused(2, "legal: ", "tokenize", model("llama"), "--ctx-size", 1)
 

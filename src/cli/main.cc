@@ -44,7 +44,7 @@ int report_parse_error(const CLI::ParseError& error, const CLI::App& app) {
     const std::string name = rest.empty() ? "" : rest.front().substr(0, rest.front().find('='));
     const std::vector<std::string> known = known_names(app);
     const std::vector<std::string_view> views(known.begin(), known.end());
-    const std::string here = name_here(name, views);
+    const std::string here = name_here(name, views, app.get_option_no_throw("MODEL") != nullptr);
     message = fmt::format("unknown argument {}{}", name,
                           here.empty() ? did_you_mean(name, views) : fmt::format(" (here: {})", here));
   }

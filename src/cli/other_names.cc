@@ -56,12 +56,13 @@ constexpr std::array kOtherNames = {
     OtherName{"--max-concurrency", "--clients"},
     OtherName{"--request-rate", "--rate"},
     OtherName{"--base-url", "--url"},
+    OtherName{"-m", "--model"},
 };
 
 }  // namespace
 
-std::string name_here(std::string_view name, std::span<const std::string_view> legal) {
-  if (name == "-m" || name == "--model")
+std::string name_here(std::string_view name, std::span<const std::string_view> legal, bool takes_model) {
+  if (takes_model && (name == "-m" || name == "--model"))
     return "the model without a flag: a Hugging Face folder or a .gguf file";
   const auto found = std::find_if(kOtherNames.begin(), kOtherNames.end(),
                                   [&](const OtherName& o) { return o.theirs == name; });

@@ -9,8 +9,8 @@
 
 namespace quire::cli {
 
-// "--max-context" for "--max-model-len", where `legal`, the command's own names, has it; else empty. A
-// sentence where no single option is meant.
-std::string name_here(std::string_view name, std::span<const std::string_view> legal);
+// "--max-context" for "--max-model-len", where `legal`, the command's own options, has it; else empty. A
+// sentence for the model of a command that `takes_model` without a flag.
+std::string name_here(std::string_view name, std::span<const std::string_view> legal, bool takes_model);
 
 }  // namespace quire::cli
