@@ -49,6 +49,18 @@ Status set_part(std::string_view key, std::string_view value, attention::bench::
                     "--shape: {}={} is not a number of 1 or more (or a pair of them)", key, value)));
 }
 
+Result<KvFormat> bench_kv_format(const std::string& kv_dtype) {
+  static constexpr std::array<std::string_view, 4> kTypes = {"f32", "bf16", "f16", "fp8_e4m3"};
+  const std::optional<DType> type = dtype_from_string(kv_dtype == "auto" ? "bf16" : kv_dtype);
+  if (!type || std::find(kTypes.begin(), kTypes.end(), to_string(*type)) == kTypes.end()) {
+    return bad_input(fmt::format("--kv-dtype {} is no KV type{}", kv_dtype, did_you_mean(kv_dtype, kTypes)));
+  }
+  KvFormat format;
+  format.k_type = format.v_type = *type;
+  format.scale = *type == DType::fp8_e4m3 ? KvScaleKind::token_head : KvScaleKind::none;
+  return format;
+}
+
 }  // namespace
 
 Result<attention::bench::Shape> parse_bench_shape(const std::string& text) {
@@ -75,18 +87,6 @@ Result<attention::bench::Shape> parse_bench_shape(const std::string& text) {
 std::vector<std::string> default_bench_shapes() {
   return {"heads=32/8,dim=128,batch=1,ctx=8192,q=1", "heads=32/8,dim=128,batch=8,ctx=8192,q=1",
           "heads=9/3,dim=64,batch=1,ctx=4096,q=1", "heads=32/8,dim=128,batch=1,ctx=2048,q=512"};
-}
-
-Result<KvFormat> bench_kv_format(const std::string& kv_dtype) {
-  static constexpr std::array<std::string_view, 4> kTypes = {"f32", "bf16", "f16", "fp8_e4m3"};
-  const std::optional<DType> type = dtype_from_string(kv_dtype == "auto" ? "bf16" : kv_dtype);
-  if (!type || std::find(kTypes.begin(), kTypes.end(), to_string(*type)) == kTypes.end()) {
-    return bad_input(fmt::format("--kv-dtype {} is no KV type{}", kv_dtype, did_you_mean(kv_dtype, kTypes)));
-  }
-  KvFormat format;
-  format.k_type = format.v_type = *type;
-  format.scale = *type == DType::fp8_e4m3 ? KvScaleKind::token_head : KvScaleKind::none;
-  return format;
 }
 
 Result<std::vector<attention::bench::CellSpec>> bench_cells(const std::string& backend,

@@ -12,7 +12,6 @@ namespace quire::cli {
 // Unsaid parts are those of bench::Shape. dim=QK/V; 576/512 with one KV head is the latent form.
 Result<attention::bench::Shape> parse_bench_shape(const std::string& text);
 std::vector<std::string> default_bench_shapes();
-Result<KvFormat> bench_kv_format(const std::string& kv_dtype);
 
 // Every shape with every page size, for the rows called `backend`; "all": every row but the oracle, which is
 // only timed when it is asked for by name.

@@ -112,11 +112,12 @@ Result<simulate::SimulationConfig> config_of(const Simulate& run) {
   config.scheduler.chunk_tokens = or_else(run.options.chunk_tokens, kChunkTokens);
   config.scheduler.max_context = or_else(run.options.max_context, kContext);
   config.scheduler.max_waiting = or_else(run.options.max_waiting, kWaiting);
-  QUIRE_TRY(policy, parse_policy(run.options.schedule.empty() ? "fcfs" : run.options.schedule));
+  QUIRE_TRY(policy, parse_policy(run.options.schedule.empty() ? scheduler::kPolicyNames.front()
+                                                              : run.options.schedule));
   config.scheduler.policy = policy;
   config.scheduler.target_step_us = static_cast<std::int64_t>(run.options.target_itl_ms * 1e3f);
-  QUIRE_TRY(eviction,
-            parse_eviction(run.options.cache_eviction.empty() ? "lru" : run.options.cache_eviction));
+  QUIRE_TRY(eviction, parse_eviction(run.options.cache_eviction.empty() ? kv::kEvictionNames.front()
+                                                                        : run.options.cache_eviction));
   config.scheduler.cache.policy = eviction;
   config.scheduler.cache.copy_min_tokens = run.copy_min_tokens;
   if (!run.options.prefix_cache.empty() && run.options.prefix_cache != "on" &&

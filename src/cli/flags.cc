@@ -16,16 +16,20 @@ Flags& Flags::need(const char* name, std::string* target, const char* help) {
   return *this;
 }
 
-Flags& Flags::text(const char* name, std::string* target, const char* help, bool* given) {
+CLI::Option* Flags::add_text(const char* name, std::string* target, const char* help, bool* given) {
   CLI::Option* option = app_->add_option(name, *target, help);
   if (!target->empty()) option->capture_default_str();
   if (given != nullptr) option->each([given](const std::string&) { *given = true; });
+  return option;
+}
+
+Flags& Flags::text(const char* name, std::string* target, const char* help, bool* given) {
+  add_text(name, target, help, given);
   return *this;
 }
 
 Flags& Flags::file(const char* name, std::string* target, const char* help, bool* given) {
-  text(name, target, help, given);
-  app_->get_option(std::string(name).substr(std::string(name).find("--")))->type_name("FILE");
+  add_text(name, target, help, given)->type_name("FILE");
   return *this;
 }
 

@@ -10,7 +10,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace quire::cli {
 
@@ -37,6 +38,8 @@ class Flags {
   Flags& group();
 
  private:
+  CLI::Option* add_text(const char* name, std::string* target, const char* help, bool* given);
+
   CLI::App* app_;
 };
 

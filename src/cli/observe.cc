@@ -29,13 +29,13 @@ double times_first(const ShadowStats& shadow) {
 
 void add_observe_settings(Settings& settings, Options* o) {
   const auto text = [&](const char* name, const char* value, const char* help, std::string* target,
-                        const char* empty = "") {
+                        std::string_view empty = "") {
     settings.add({.name = name,
                   .group = kGroup,
                   .value_name = value,
                   .help = help,
                   .set = into_some(target),
-                  .show = [target, empty] { return target->empty() ? std::string(empty) : *target; }});
+                  .show = show_text(target, empty)});
   };
   text("record", "DIR", "store the steps in a folder, for `quire replay`; holds prompts and answers",
        &o->record);

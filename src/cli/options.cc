@@ -8,6 +8,8 @@
 
 #include "base/text.h"
 #include "base/token_id.h"
+#include "kv/prefix_tree.h"
+#include "scheduler/waiting_list.h"
 
 namespace quire::cli {
 
@@ -74,13 +76,13 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
   };
   // `empty`: what an empty target means.
   const auto text = [&](const char* name, const char* value, const char* help, std::string* target,
-                        const char* empty = "") {
+                        std::string_view empty = "") {
     add({.name = name,
          .group = group,
          .value_name = value,
          .help = help,
          .set = into(target),
-         .show = [target, empty] { return target->empty() ? std::string(empty) : *target; }});
+         .show = show_text(target, empty)});
   };
   const auto number = [&](const char* name, const char* help, std::int32_t* target, std::int64_t high) {
     add({.name = name,
@@ -130,8 +132,10 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
   number("max-context", "tokens of prompt and answer; auto is the model's", &o->max_context, 1 << 30);
   number("chunk-tokens", "most prompt tokens of one step", &o->chunk_tokens, 1 << 20);
   text("prefix-cache", "on|off", "reuse of shared prefixes", &o->prefix_cache, "on");
-  text("cache-eviction", "lru|lfu|fifo|priority", "which prefixes go first", &o->cache_eviction, "lru");
-  text("schedule", "fcfs|longest_prefix|priority", "who comes next", &o->schedule, "fcfs");
+  text("cache-eviction", "lru|lfu|fifo|priority", "which prefixes go first", &o->cache_eviction,
+       kv::kEvictionNames.front());
+  text("schedule", "fcfs|longest_prefix|priority", "who comes next", &o->schedule,
+       scheduler::kPolicyNames.front());
   number("max-waiting", "requests in the engine's queue, which refuses more; run holds them back",
          &o->max_waiting, 1 << 20);
   add({.name = "target-itl",

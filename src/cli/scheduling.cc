@@ -6,14 +6,14 @@
 
 namespace quire::cli {
 
-Result<scheduler::Policy> parse_policy(const std::string& name) {
+Result<scheduler::Policy> parse_policy(std::string_view name) {
   constexpr auto kNames = scheduler::kPolicyNames;
   for (std::size_t i = 0; i < kNames.size(); ++i)
     if (name == kNames[i]) return static_cast<scheduler::Policy>(i);
   return bad_input(fmt::format("--schedule {}{}", name, did_you_mean(name, kNames)));
 }
 
-Result<kv::EvictionPolicy> parse_eviction(const std::string& name) {
+Result<kv::EvictionPolicy> parse_eviction(std::string_view name) {
   constexpr auto kNames = kv::kEvictionNames;
   for (std::size_t i = 0; i < kNames.size(); ++i)
     if (name == kNames[i]) return static_cast<kv::EvictionPolicy>(i);

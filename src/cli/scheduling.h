@@ -1,7 +1,7 @@
 // Names of the scheduler's and the prefix tree's policies, as commands without a model take them.
 #pragma once
 
-#include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "kv/prefix_tree.h"
@@ -9,7 +9,7 @@
 
 namespace quire::cli {
 
-Result<scheduler::Policy> parse_policy(const std::string& name);     // fcfs, longest_prefix, priority
-Result<kv::EvictionPolicy> parse_eviction(const std::string& name);  // lru, lfu, fifo, priority
+Result<scheduler::Policy> parse_policy(std::string_view name);     // fcfs, longest_prefix, priority
+Result<kv::EvictionPolicy> parse_eviction(std::string_view name);  // lru, lfu, fifo, priority
 
 }  // namespace quire::cli

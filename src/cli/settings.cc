@@ -235,4 +235,8 @@ std::function<Status(const std::string&)> into_bytes(std::int64_t* target) {
   };
 }
 
+std::function<std::string()> show_text(const std::string* target, std::string_view empty) {
+  return [target, empty] { return target->empty() ? std::string(empty) : *target; };
+}
+
 }  // namespace quire::cli

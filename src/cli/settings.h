@@ -76,4 +76,7 @@ std::function<Status(const std::string&)> into_auto(float* target, double low, d
 std::function<Status(const std::string&)> into_switch(bool* target);         // on/off, true/false, 1/0
 std::function<Status(const std::string&)> into_bytes(std::int64_t* target);  // 512M, 2GiB, auto
 
+// What `show` says of a text; `empty` is what an empty one means.
+std::function<std::string()> show_text(const std::string* target, std::string_view empty);
+
 }  // namespace quire::cli
