@@ -98,11 +98,7 @@ Router::Match Router::find(std::string_view method, std::string_view path) const
 
 std::string Router::hint(std::string_view path) const {
   const std::vector<std::string> known = patterns();
-  std::vector<std::string_view> views;
-  for (const std::string& pattern : known) {
-    if (!pattern.starts_with("/page/"))
-      views.push_back(pattern);  // parts of a web page, asked for by it alone
-  }
+  const std::vector<std::string_view> views(known.begin(), known.end());
   return did_you_mean(path, views);
 }
 

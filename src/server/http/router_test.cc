@@ -61,7 +61,6 @@ TEST_F(RouterTest, RootAndHints) {
   EXPECT_EQ(answers("GET", ""), "/");
   EXPECT_EQ(router_.hint("/v1/completion"), " (did you mean /v1/completions?)");
   EXPECT_EQ(router_.patterns(), (std::vector<std::string>{"/", "/v1/completions"}));
-  add("GET", "/page/main.js");
   EXPECT_EQ(router_.hint("/nothing of the kind"), " (legal: /, /v1/completions)");
 }
 

@@ -1,5 +1,9 @@
 #include "server/page/page.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -8,6 +12,7 @@
 namespace quire::server {
 namespace {
 
+constexpr std::string_view kIndex = "index.html";
 constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -35,16 +40,27 @@ HttpAnswer file_answer(const HttpRequest& request, const PageFile& file) {
   return answer;
 }
 
+HttpAnswer answer_of(const HttpRequest& request, std::string_view name) {
+  const std::span<const PageFile> files = page_files();
+  const auto file =
+      std::find_if(files.begin(), files.end(), [&](const PageFile& one) { return one.name == name; });
+  if (file != files.end()) return file_answer(request, *file);
+  return error_answer(404, fmt::format("nothing is at {}", request.path), "unknown_path");
+}
+
 }  // namespace
 
 void add_page_routes(Router& router) {
-  for (const PageFile& file : page_files()) {
-    const std::string path = file.name == "index.html" ? "/" : "/page/" + std::string(file.name);
-    router.add("GET", path, RouteAccess::open,
-               [&file](const HttpRequest& request, const std::shared_ptr<Responder>& responder) {
-                 responder->send(file_answer(request, file));
-               });
-  }
+  router.add("GET", "/", RouteAccess::open,
+             [](const HttpRequest& request, const std::shared_ptr<Responder>& responder) {
+               responder->send(answer_of(request, kIndex));
+             });
+  router.add("GET", "/page/{name}", RouteAccess::open,
+             [](const HttpRequest& request, const std::shared_ptr<Responder>& responder) {
+               const std::string_view name = request.param("name");
+               // The index's own links are right at / only.
+               responder->send(answer_of(request, name == kIndex ? "" : name));
+             });
 }
 
 }  // namespace quire::server

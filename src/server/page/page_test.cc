@@ -29,7 +29,8 @@ HttpAnswer get(const Router& router, const std::string& path, HttpFields headers
   if (match.handler == nullptr) return {.status = 404};
   EXPECT_EQ(match.access, RouteAccess::open);
   auto caught = std::make_shared<Caught>();
-  (*match.handler)({.method = "GET", .path = path, .headers = std::move(headers)}, caught);
+  (*match.handler)({.method = "GET", .path = path, .headers = std::move(headers), .params = match.params},
+                   caught);
   return caught->answer;
 }
 
@@ -57,6 +58,15 @@ TEST(PageRoutes, GiveTheFilesOfTheFolderByteForByte) {
   }
   EXPECT_GE(files, 8);
   EXPECT_EQ(files, std::ssize(page_files()));
+}
+
+TEST(PageRoutes, NothingElseIsThere) {
+  Router router;
+  add_page_routes(router);
+  for (const char* path : {"/page/main.jss", "/page/index.html", "/page/", "/page/a/b", "/index.html"})
+    EXPECT_EQ(get(router, path).status, 404) << path;
+  EXPECT_NE(get(router, "/page/main.jss").body.find("nothing is at /page/main.jss"), std::string::npos);
+  EXPECT_EQ(router.patterns(), (std::vector<std::string>{"/", "/page/{name}"}));  // what hints are made from
 }
 
 TEST(PageRoutes, ABrowserThatHasAFileGetsNoBytes) {
