@@ -11,6 +11,7 @@
 
 #include "server/api/json.h"
 #include "server/loop/fake_session.h"
+#include "server/testing/soon.h"
 
 namespace quire::server {
 namespace {
@@ -199,11 +200,7 @@ TEST_F(RoutesTest, AClientThatLeavesEndsItsRequest) {
     responder->leave();
     responder->wait();
     // The count is published after the last update.
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (loop_->pulse().unfinished != 0) {
-      ASSERT_LT(std::chrono::steady_clock::now(), end);
-      std::this_thread::yield();
-    }
+    ASSERT_TRUE(soon([&] { return loop_->pulse().unfinished == 0; }));
   }
 }
 

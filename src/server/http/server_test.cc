@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "server/http/testing/server_fixture.h"
 
 namespace quire::server {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 // ---- requests and answers -----------------------------------------------------------------------------
 

@@ -8,12 +8,13 @@
 #include <set>
 #include <thread>
 
+#include "base/clock.h"
 #include "server/loop/fake_session.h"
+#include "server/testing/soon.h"
 
 namespace quire::server {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
 // What the sinks of a test heard, for the test's own thread.
@@ -79,17 +80,6 @@ class Ear {
   std::size_t ended_ = 0;
   std::int64_t tokens_ = 0;
 };
-
-// False when it does not become true in time.
-template <class Predicate>
-bool wait_until(Predicate predicate, Clock::duration time = seconds(60)) {
-  const Clock::time_point end = Clock::now() + time;
-  while (!predicate()) {
-    if (Clock::now() > end) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
 
 TextRequest request(std::int32_t max_tokens, std::string text = "x") {
   TextRequest request;
@@ -267,18 +257,18 @@ TEST_F(EngineLoopTest, ALongPromptHoldsUpOnlyItsLike) {
   fake_->hold_slow = false;
   ASSERT_TRUE(ear_.wait_ended(2));
   EXPECT_EQ(ear_.heard(slow).finish, Finish::length);
-  EXPECT_TRUE(wait_until([&] { return beside_long.load(); }));
+  EXPECT_TRUE(soon([&] { return beside_long.load(); }));
 }
 
 TEST_F(EngineLoopTest, NothingRunsBesideALoopThatHasStopped) {
   open();
   std::atomic<bool> before{false}, after{false};
   loop_->beside(1, [&](const Session&) { before = true; });
-  EXPECT_TRUE(wait_until([&] { return before.load(); }));
+  EXPECT_TRUE(soon([&] { return before.load(); }));
   loop_->stop();
   loop_->beside(1, [&](const Session&) { after = true; });
   // Its session is still there: what was taken after all would run.
-  EXPECT_FALSE(wait_until([&] { return after.load(); }, std::chrono::milliseconds(50)));
+  EXPECT_FALSE(soon([&] { return after.load(); }, std::chrono::milliseconds(50)));
   loop_.reset();
   EXPECT_FALSE(after);
 }
@@ -300,7 +290,7 @@ TEST_F(EngineLoopTest, ItSleepsWhenIdleAndSaysSo) {
   loop_->submit({request(3)}, ear_.sink());
   ASSERT_TRUE(ear_.wait_ended(1));
   Pulse pulse;
-  ASSERT_TRUE(wait_until([&] {
+  ASSERT_TRUE(soon([&] {
     pulse = loop_->pulse();
     return pulse.idle;
   }));
@@ -313,7 +303,7 @@ TEST_F(EngineLoopTest, ItSleepsWhenIdleAndSaysSo) {
 TEST_F(EngineLoopTest, DrainLetsRequestsEndAndRefusesMore) {
   open(1 << 20, /*steps=*/0);
   const Ticket ticket = loop_->submit({request(50)}, ear_.sink());
-  ASSERT_TRUE(wait_until([&] { return fake_->running > 0; }));
+  ASSERT_TRUE(soon([&] { return fake_->running > 0; }));
   loop_->begin_drain();
   EXPECT_TRUE(loop_->pulse().draining);
   loop_->submit({request(1)}, ear_.sink());
@@ -358,7 +348,7 @@ TEST_F(EngineLoopTest, SinksMayCallTheLoop) {
     });
   };
   next(20);
-  EXPECT_TRUE(wait_until([&] { return ended >= 21; }));
+  EXPECT_TRUE(soon([&] { return ended >= 21; }));
   EXPECT_TRUE(loop_->drain(Clock::now() + seconds(60)));
 }
 

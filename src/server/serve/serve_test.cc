@@ -16,12 +16,10 @@
 #include "server/http/testing/client.h"
 #include "server/loop/fake_session.h"
 #include "server/serve/health.h"
+#include "server/testing/soon.h"
 
 namespace quire::server {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-using std::chrono::seconds;
 
 class FileOfKeys : public testing::Test {
  protected:
@@ -64,13 +62,18 @@ TEST(Ready, SaysNoWhenTheEngineDoesNotMove) {
   TextRequest request;
   request.max_tokens = 1;
   loop.submit({request}, [](const Update&) {});
-  const Clock::time_point deadline = Clock::now() + seconds(20);
-  while (ready.status == 200 && Clock::now() < deadline) ready = client.get("/ready");
+  const auto leaves = [&](int status) {
+    return soon([&] {
+      ready = client.get("/ready");
+      return ready.status != status;
+    });
+  };
+  EXPECT_TRUE(leaves(200));
   EXPECT_EQ(ready.status, 503);
   EXPECT_NE(ready.body.find("does not move"), std::string::npos) << ready.body;
   EXPECT_EQ(client.get("/health").status, 200);
   fake->steps_allowed = 1;
-  while (ready.status == 503 && Clock::now() < deadline) ready = client.get("/ready");
+  EXPECT_TRUE(leaves(503));
   EXPECT_EQ(ready.status, 200) << ready.body;
   loop.begin_drain();
   EXPECT_NE(client.get("/ready").body.find("draining"), std::string::npos);
@@ -124,12 +127,8 @@ class Serve : public testing::Test {
   }
   // Exit status of the process as the shell gives it; -1 when it does not end.
   int wait_end() {
-    const Clock::time_point deadline = Clock::now() + seconds(20);
     int status = 0;
-    while (waitpid(child_, &status, WNOHANG) == 0) {
-      if (Clock::now() > deadline) return -1;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+    if (!soon([&] { return waitpid(child_, &status, WNOHANG) != 0; })) return -1;
     child_ = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }

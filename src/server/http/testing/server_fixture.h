@@ -16,19 +16,9 @@
 
 #include "server/http/server.h"
 #include "server/http/testing/client.h"
+#include "server/testing/soon.h"
 
 namespace quire::server {
-
-// Waits for what another thread makes true.
-template <class Predicate>
-bool soon(Predicate predicate) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!predicate()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
 
 // /hold keeps its Responder for the test to answer, in the order of arrival.
 class HttpServerTest : public testing::Test {
