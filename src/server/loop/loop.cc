@@ -30,7 +30,7 @@ bool has_prompt(const TextRequest& request) {
 
 std::size_t prompt_bytes(const std::vector<TextRequest>& requests) {
   std::size_t bytes = 0;
-  for (const TextRequest& request : requests) bytes += request.text.size() + request.conversation.size();
+  for (const TextRequest& request : requests) bytes += server::prompt_bytes(request);
   return bytes;
 }
 
@@ -46,6 +46,10 @@ TextOutput cancelled_before_it_ran() {
 }
 
 }  // namespace
+
+std::size_t prompt_bytes(const TextRequest& request) {
+  return request.text.size() + request.conversation.size();
+}
 
 // ---- any thread ----------------------------------------------------------------------------------------
 
@@ -279,7 +283,7 @@ void EngineLoop::Impl::hand_over(Group& group) {
   const double queued_s = seconds(Clock::now() - group.submitted);
   for (std::size_t i = 0; i < ids->size(); ++i) {
     places_.emplace((*ids)[i], std::pair(group.ticket, i));
-    if (observer_ != nullptr) observer_->taken((*ids)[i], group.ticket, group.requests[i], queued_s);
+    if (observer_ != nullptr) observer_->taken((*ids)[i], queued_s);
   }
   const std::size_t count = ids->size();
   active_.emplace(group.ticket, Active{std::move(group.sink), std::move(*ids), count});

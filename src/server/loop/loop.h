@@ -48,6 +48,9 @@ struct Update {
   TextOutput output;  // without a refusal; the last one of a request has `finish` and the totals
 };
 
+// What of a prompt takes time to prepare: its text or conversation.
+std::size_t prompt_bytes(const TextRequest& request);
+
 // Called on the loop's thread; must not block, nor call drain() or stop(). Destroyed there after the group's
 // last update, or where submit() was called when that fails at once.
 using Sink = std::function<void(Update update)>;
@@ -57,7 +60,7 @@ class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   // `queued_s`: from submit() until the session took it.
-  virtual void taken(RequestId id, Ticket ticket, const TextRequest& request, double queued_s) = 0;
+  virtual void taken(RequestId id, double queued_s) = 0;
   virtual void refused(Ticket ticket, const Refusal& refusal) = 0;
   virtual void output(const TextOutput& output, double now_s) = 0;
   // After each turn that ran a step.

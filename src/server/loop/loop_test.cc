@@ -354,7 +354,7 @@ TEST_F(EngineLoopTest, SinksMayCallTheLoop) {
 
 class CountingObserver final : public LoopObserver {
  public:
-  void taken(RequestId, Ticket, const TextRequest&, double queued_s) override {
+  void taken(RequestId, double queued_s) override {
     ++taken_requests;
     EXPECT_GE(queued_s, 0.0);
   }

@@ -251,7 +251,7 @@ Metrics::Metrics(const std::string& model, std::int32_t max_tokens)
     : state_(std::make_unique<State>(model, max_tokens)) {}
 Metrics::~Metrics() = default;
 
-void Metrics::taken(RequestId id, Ticket, const TextRequest&, double queued_s) {
+void Metrics::taken(RequestId id, double queued_s) {
   state_->live[id] = {.submitted_s = steady_now() - queued_s, .queued_s = queued_s};
 }
 

@@ -28,7 +28,7 @@ class Metrics final : public LoopObserver {
   ~Metrics() override;
 
   // LoopObserver: the loop's thread.
-  void taken(RequestId id, Ticket ticket, const TextRequest& request, double queued_s) override;
+  void taken(RequestId id, double queued_s) override;
   void refused(Ticket ticket, const Refusal& refusal) override;
   void output(const TextOutput& output, double now_s) override;
   void turn(Session& session, double step_s) override;

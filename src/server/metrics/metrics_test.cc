@@ -57,7 +57,7 @@ double value(const std::map<std::string, double>& series, const std::string& nam
 TEST(Metrics, TimesOfARequest) {
   Metrics metrics("m", 1000);
   const double now = steady_now();
-  metrics.taken(7, 1, TextRequest{}, 0.5);
+  metrics.taken(7, 0.5);
   TextOutput output;
   output.id = 7;
   output.tokens = {1};
@@ -69,7 +69,7 @@ TEST(Metrics, TimesOfARequest) {
   output.completion_tokens = 4;
   output.queued_s = 0.25;
   metrics.output(output, now + 3.0);
-  metrics.taken(8, 2, TextRequest{}, 0.0);
+  metrics.taken(8, 0.0);
   metrics.output({.id = 8, .finish = Finish::cancelled, .prompt_tokens = 5}, now + 1.0);
   metrics.output({.id = 99, .tokens = {1}}, now);  // of nobody that is known
   metrics.refused(3, Refusal{Refusal::Why::queue_full, "full", 1.0});
