@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "server/api/limits.h"
+#include "server/loop/loop.h"
 
 namespace quire::server::api {
 namespace {
@@ -36,7 +37,7 @@ Problem check_prompt_size(const TextRequest& request, std::string_view path, con
   if (request.ids.size() > context && context > 0)
     return too_long(path, fmt::format("'{}' has {} token ids and the context {} tokens: shorten it by {}",
                                       path, request.ids.size(), context, request.ids.size() - context));
-  const std::size_t bytes = request.text.size() + request.conversation.size();
+  const std::size_t bytes = prompt_bytes(request);
   const std::size_t most = std::max(kPromptBytesMin, context * kPromptBytesPerToken);
   if (bytes <= most) return {};
   const std::string what =

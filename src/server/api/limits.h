@@ -9,15 +9,13 @@
 
 namespace quire::server::api {
 
-// Messages, instructions, arguments of calls: none of their own, as the body's limit is lower.
+// Messages, instructions, arguments of calls: none of their own, as the body's limit is lower by default.
 inline constexpr std::size_t kTextBytesMax = std::size_t{64} << 20;
 // A prompt, text or conversation: so much for each token of the context, and not less than kPromptBytesMin.
 // Tokens are a few bytes, so that hardly a text over it could fit, and it costs nothing. A conversation is
 // counted as JSON with its tools, documents and template arguments, of which a template may show less.
 inline constexpr std::size_t kPromptBytesPerToken = 256;
 inline constexpr std::size_t kPromptBytesMin = std::size_t{1} << 20;
-// /tokenize.
-inline constexpr std::size_t kEncodedBytesMax = std::size_t{1} << 20;
 // A grammar, and what tools and schemas say of themselves.
 inline constexpr std::size_t kDescriptionBytesMax = std::size_t{1} << 20;
 

@@ -207,6 +207,13 @@ TEST_F(RoutesTest, AClientThatLeavesEndsItsRequest) {
 TEST_F(RoutesTest, TokenizeAndDetokenize) {
   EXPECT_EQ(Json::parse(call("POST", "/tokenize", R"({"prompt":"a"})").body)["count"], 0);
   EXPECT_EQ(Json::parse(call("POST", "/detokenize", R"({"tokens":[1]})").body)["prompt"], "");
+  // Bounded as the prompts of other routes are: the session has no context to speak of.
+  const auto prompt_of = [](std::size_t bytes) { return Json{{"prompt", std::string(bytes, 'a')}}.dump(); };
+  EXPECT_EQ(call("POST", "/tokenize", prompt_of(std::size_t{1} << 20)).status, 200);
+  const HttpAnswer over = call("POST", "/tokenize", prompt_of((std::size_t{1} << 20) + 1));
+  EXPECT_EQ(over.status, 400);
+  EXPECT_EQ(Json::parse(over.body)["error"]["code"], "context_length_exceeded");
+  EXPECT_EQ(Json::parse(over.body)["error"]["param"], "prompt");
   for (const auto& [path, body, param] :
        {std::tuple{"/tokenize", R"({})", "prompt"},
         {"/tokenize", R"({"prompt":"a","messages":[{"role":"user","content":"a"}]})", "prompt"},

@@ -29,7 +29,7 @@ struct DetokenizeFields {
 
 void visit(Fields& fields, TokenizeFields& tokenize) {
   visit_model(fields, tokenize.call);
-  fields.text({"prompt", "the text"}, kEncodedBytesMax, &tokenize.prompt);
+  fields.text({"prompt", "the text"}, kTextBytesMax, &tokenize.prompt);
   fields.boolean({"add_special_tokens", "the tokenizer's own (BOS) before the text; absent: true"},
                  &tokenize.add_special_tokens);
   fields.value({"messages", "instead of prompt: a conversation, through the chat template"},
@@ -68,7 +68,7 @@ Problem read_tokenize(const std::string& body, const ModelFacts& facts, TextRequ
   if (tokenize.prompt) {
     request->text = *tokenize.prompt;
     request->add_special_tokens = tokenize.add_special_tokens.value_or(true);
-    return {};
+    return check_prompt_size(*request, "prompt", facts);
   }
   Json conversation{{"messages", std::move(tokenize.messages)}};
   conversation["add_generation_prompt"] = tokenize.add_generation_prompt.value_or(true);
@@ -99,7 +99,7 @@ void tokenize(EngineLoop& loop, const ModelFacts& facts, const HttpRequest& http
   TextRequest request;
   if (Problem problem = read_tokenize(http.body, facts, &request))
     return responder->send(error_answer(*problem));
-  const std::size_t bytes = request.text.size() + request.conversation.size();
+  const std::size_t bytes = prompt_bytes(request);
   loop.beside(bytes, [request = std::move(request), facts, responder](const Session& session) {
     Result<std::vector<std::int32_t>> tokens = tokens_of(session, request);
     if (!tokens.ok()) return responder->send(bad_text(tokens.error()));
