@@ -38,10 +38,10 @@ std::unique_ptr<Writer> make_writer(const Call& call, AnswerHead head) {
   return nullptr;
 }
 
-Answer::Answer(const Call& call, std::unique_ptr<Writer> writer)
+Answer::Answer(Call& call, std::unique_ptr<Writer> writer)
     : logprobs_(call.logprobs),
       per_prompt_(static_cast<std::size_t>(call.choices)),
-      echo_texts_(call.echo_texts),
+      echo_texts_(std::move(call.echo_texts)),
       writer_(std::move(writer)),
       choices_(call.size()),
       open_(call.size()) {

@@ -72,7 +72,8 @@ std::unique_ptr<Writer> make_writer(const Call& call, AnswerHead head);
 
 class Answer {
  public:
-  Answer(const Call& call, std::unique_ptr<Writer> writer);
+  // Takes the texts to echo out of the call.
+  Answer(Call& call, std::unique_ptr<Writer> writer);
 
   // Takes what became known about a choice and returns what goes out now. REQUIRES !ended().
   std::string update(std::size_t index, TextOutput output);

@@ -46,7 +46,7 @@ std::vector<TextOutput> outputs_of(const Script& script, bool logprobs, std::mt1
   return outputs;
 }
 
-std::string run(const Call& call, const std::vector<Script>& scripts, std::mt19937& random) {
+std::string run(Call call, const std::vector<Script>& scripts, std::mt19937& random) {
   Answer answer(call, make_writer(call, kHead));
   std::vector<std::vector<TextOutput>> all;
   for (const Script& script : scripts) all.push_back(outputs_of(script, call.logprobs, random));
@@ -347,20 +347,27 @@ TEST(Answer, UsageIsInStreamsOnlyWhenAsked) {
   }
 }
 
+// The event that a failure after the first token ends a stream with.
+Json failed_event(Answer& answer, TextOutput failure) {
+  TextOutput begin;
+  begin.text = "a";
+  begin.tokens = {1};
+  EXPECT_NE(answer.update(0, std::move(begin)), "");
+  const std::vector<Json> events = events_of(answer.update(0, std::move(failure)));
+  EXPECT_TRUE(answer.ended());
+  EXPECT_TRUE(answer.failure());
+  return events.at(0);
+}
+
 TEST(Answer, AFailureEndsTheStreamWithItsError) {
   for (const Call::Kind kind : {Call::Kind::completion, Call::Kind::chat, Call::Kind::response}) {
     for (const Finish finish : {Finish::failed, Finish::cancelled}) {
-      const Call call = call_of(kind, 1, true, false, false);
+      Call call = call_of(kind, 1, true, false, false);
       Answer answer(call, make_writer(call, kHead));
-      TextOutput output;
-      output.text = "a";
-      output.tokens = {1};
-      EXPECT_NE(answer.update(0, output), "");
-      output = {};
-      output.finish = finish;
-      output.error = "no token \"may\" come";
-      const Json event = events_of(answer.update(0, output)).at(0);
-      EXPECT_TRUE(answer.ended());
+      TextOutput failure;
+      failure.finish = finish;
+      failure.error = "no token \"may\" come";
+      const Json event = failed_event(answer, std::move(failure));
       ASSERT_TRUE(answer.failure());
       EXPECT_EQ(answer.failure()->status, finish == Finish::failed ? 500 : 503);
       if (kind == Call::Kind::response) {
@@ -375,17 +382,13 @@ TEST(Answer, AFailureEndsTheStreamWithItsError) {
 // OpenAI's clients send again what failed with 500, and this would fail again.
 TEST(Answer, WhatTheRequestsOwnGrammarEndedIsTheClientsError) {
   for (const Call::Kind kind : {Call::Kind::completion, Call::Kind::chat, Call::Kind::response}) {
-    const Call call = call_of(kind, 1, true, false, false);
+    Call call = call_of(kind, 1, true, false, false);
     Answer answer(call, make_writer(call, kHead));
-    TextOutput output;
-    output.text = "a";
-    output.tokens = {1};
-    EXPECT_NE(answer.update(0, output), "");
-    output = {};
-    output.finish = Finish::failed;
-    output.error = "request 7: its guide gave up after position 3: too many ways";
-    output.guide_problem = "too many ways";
-    const Json event = events_of(answer.update(0, output)).at(0);
+    TextOutput failure;
+    failure.finish = Finish::failed;
+    failure.error = "request 7: its guide gave up after position 3: too many ways";
+    failure.guide_problem = "too many ways";
+    const Json event = failed_event(answer, std::move(failure));
     ASSERT_TRUE(answer.failure());
     EXPECT_EQ(answer.failure()->status, 400);
     const Json& error = kind == Call::Kind::response ? event["response"]["error"] : event["error"];

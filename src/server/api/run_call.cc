@@ -9,7 +9,7 @@ namespace {
 // Lives in the sink: on the loop's thread only.
 class RunningCall {
  public:
-  RunningCall(EngineLoop& loop, const Call& call, AnswerHead head, std::shared_ptr<Responder> responder)
+  RunningCall(EngineLoop& loop, Call& call, AnswerHead head, std::shared_ptr<Responder> responder)
       : loop_(loop),
         responder_(std::move(responder)),
         stream_(call.stream),
