@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <tuple>
 
 #include "server/api/chat_call.h"
@@ -58,7 +59,7 @@ TEST(CompletionCall, PromptsInAllForms) {
   }
 }
 
-// Such are refused before they are copied, rendered or tokenised.
+// Such are refused before they are rendered or tokenised.
 TEST(Call, PromptsFarOverTheContextAreRefused) {
   const ModelFacts facts{.name = "m", .max_context = 8192};
   const std::string fits(2 << 20, 'a');
@@ -149,6 +150,13 @@ TEST(CompletionCall, SamplingAndDefaults) {
   EXPECT_EQ(request.deadline_s, 2.5);
   EXPECT_EQ(request.cache_salt, "s");
   EXPECT_EQ(request.max_tokens, 3);
+  // The greatest id that is one, which the document's pattern takes too.
+  request = fine(read_completion, R"({"prompt":"a","logit_bias":{"2147483647":1}})").prompts[0];
+  EXPECT_EQ(request.sampling.logit_bias.at(0).first, INT32_MAX);
+  const Json bias = Json::parse(completion_schema())["properties"]["logit_bias"];
+  const std::regex ids(bias["propertyNames"]["pattern"].get<std::string>());
+  EXPECT_TRUE(std::regex_match("2147483647", ids));
+  EXPECT_FALSE(std::regex_match("01", ids));
   ModelFacts says{.name = "m"};
   says.defaults = {.do_sample = true, .temperature = 0.6f, .top_p = 0.9f, .top_k = 20};
   request = fine(read_completion, R"({"prompt":"a","top_p":1})", says).prompts[0];
@@ -160,6 +168,7 @@ TEST(CompletionCall, SamplingAndDefaults) {
         {R"({"prompt":"a","logit_bias":{"1":101}})", "logit_bias.1"},
         {R"({"prompt":"a","logit_bias":{"01":1}})", "logit_bias.01"},
         {R"({"prompt":"a","logit_bias":{"-0":1}})", "logit_bias.-0"},
+        {R"({"prompt":"a","logit_bias":{"2147483648":1}})", "logit_bias.2147483648"},
         {R"({"prompt":"a","logit_bias":{"99999999999":1}})", "logit_bias.99999999999"},
         {R"({"prompt":"a","stop":["a",""]})", "stop[1]"},
         {R"({"prompt":"a","stop":[1]})", "stop[0]"},

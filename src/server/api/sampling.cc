@@ -64,7 +64,7 @@ const char* stop_schema() {
 
 const char* bias_schema() {
   static const std::string text = with_limits(R"({"type":"object","maxProperties":@BiasesMax,
-  "propertyNames":{"pattern":"^(0|[1-9][0-9]{0,8})$"},
+  "propertyNames":{"pattern":"^(0|[1-9][0-9]{0,9})$"},
   "additionalProperties":{"type":"number","minimum":-@BiasMost,"maximum":@BiasMost}})");
   return text.c_str();
 }
@@ -84,7 +84,7 @@ void visit_sampling(Fields& fields, SamplingFields& sampling) {
   fields.integer({"seed", "the same request with the same seed gives the same answer"},
                  std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max(),
                  &sampling.seed);
-  fields.value({"logit_bias", "token id to what is added to its logit"}, bias_schema(),
+  fields.value({"logit_bias", "token id (at most 2147483647) to what is added to its logit"}, bias_schema(),
                [&](const Json& value, const std::string& path) {
                  return read_bias(value, path, &sampling.logit_bias);
                });
