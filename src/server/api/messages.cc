@@ -19,14 +19,10 @@ Problem read_call(const Json& value, const std::string& path, std::size_t* left,
   FieldReader reader(value, path);
   reader.text({"id", "the call's id", true}, kNameBytesMax, &id);
   reader.choice({"type", ""}, {"function"}, &type);
-  reader.value({"function", "the function that was called", true}, "",
-               [&](const Json& function, const std::string& place) -> Problem {
-                 if (Problem problem = want_object(function, place)) return problem;
-                 FieldReader inner(function, place);
-                 inner.text({"name", "the function's name", true}, kNameBytesMax, &name);
-                 inner.text({"arguments", "JSON as a string", true}, kTextBytesMax, &arguments);
-                 return inner.problem();
-               });
+  reader.object({"function", "the function that was called", true}, [&](Fields& inner) {
+    inner.text({"name", "the function's name", true}, kNameBytesMax, &name);
+    inner.text({"arguments", "JSON as a string", true}, kTextBytesMax, &arguments);
+  });
   if (reader.problem()) return reader.problem();
   Json given;
   if (Problem problem = read_arguments(*arguments, path + ".function.arguments", left, &given))

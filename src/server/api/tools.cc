@@ -90,13 +90,9 @@ Problem read_choice(const Json& value, const std::string& path, Shape shape, Too
   if (shape == Shape::flat) {
     reader.text({"name", "the function's name", true}, kFunctionBytesMax, &name);
   } else {
-    reader.value({"function", "the function", true}, "",
-                 [&](const Json& inner, const std::string& place) -> Problem {
-                   if (Problem problem = want_object(inner, place)) return problem;
-                   FieldReader inner_reader(inner, place);
-                   inner_reader.text({"name", "the function's name", true}, kFunctionBytesMax, &name);
-                   return inner_reader.problem();
-                 });
+    reader.object({"function", "the function", true}, [&](Fields& inner) {
+      inner.text({"name", "the function's name", true}, kFunctionBytesMax, &name);
+    });
   }
   if (reader.problem()) return reader.problem();
   tools->choice = "named";
@@ -122,13 +118,13 @@ Problem read_json_schema(const Json& value, const std::string& path, FormatField
 
 // A schema or grammar beside a type that does not read it would be dropped without a word.
 Problem check_format_parts(const Json& value, const std::string& path, Shape shape, std::string_view type) {
-  const char* schema_at = shape == Shape::flat ? "schema" : "json_schema";
-  for (const char* part : {"schema", "json_schema", "grammar"}) {
+  const bool flat = shape == Shape::flat;
+  const char* schema_at = flat ? "schema" : "json_schema";
+  const std::pair<const char*, std::string_view> read_by[] = {
+      {schema_at, "json_schema"}, {flat ? "json_schema" : "schema", "no type"}, {"grammar", "grammar"}};
+  for (const auto& [part, reader] : read_by) {
     const auto found = value.find(part);
-    if (found == value.end() || found->is_null()) continue;
-    const std::string_view reader = part == std::string_view("grammar") ? "grammar" : "json_schema";
-    const bool read = type == reader && (reader == "grammar" || part == std::string_view(schema_at));
-    if (read) continue;
+    if (found == value.end() || found->is_null() || type == reader) continue;
     const std::string place = fmt::format("{}.{}", path, part);
     return unsupported(place,
                        fmt::format("'{}' beside the type {} has no effect: a schema is given as '{}.{}' with "
