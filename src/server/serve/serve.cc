@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "server/api/routes.h"
 #include "server/kv_view/kv_view.h"
 #include "server/loop/loop.h"
@@ -32,12 +33,6 @@ void wait_for_connections(const HttpServer& http) {
   const Clock::time_point deadline = Clock::now() + kFlushTime;
   while (http.stats().connections > 0 && Clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-}
-
-std::string joined(const std::vector<std::string>& addresses) {
-  std::string all;
-  for (const std::string& address : addresses) all += (all.empty() ? "http://" : ", http://") + address;
-  return all;
 }
 
 // What a user asks first of a server that has come up.
@@ -66,7 +61,9 @@ Status serve(const ServeOptions& options, std::unique_ptr<Session> session, cons
   metrics.follow_http([&http] { return http->stats(); });
   QUIRE_TRY_STATUS(take_signals());
   http->start();
-  say(fmt::format("{} at {}", options.served_model_name, joined(http->addresses())));
+  say(fmt::format(
+      "{} at {}", options.served_model_name,
+      comma_list(http->addresses(), [](const std::string& address) { return "http://" + address; })));
   say(about);
   if (http->connections_limit() < options.http.connections) {
     say(fmt::format("{} connections at a time, not {}: this process may not open more files (ulimit -n)",
