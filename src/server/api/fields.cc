@@ -179,8 +179,7 @@ void FieldReader::missing(Field field, std::initializer_list<const char*> neutra
                                 [&](const char* text) { return Json::parse(text) == *value; });
   if (fine) return;
   const std::string path = path_of(field.name);
-  problem_ = unsupported(
-      path, fmt::format("'{}' is {}: this server does not have it; {}", path, shown(*value), instead));
+  problem_ = unsupported(path, fmt::format("'{}' is {}: not taken here; {}", path, shown(*value), instead));
 }
 
 void FieldSchema::add(const Field& field, Json schema) {
