@@ -27,7 +27,7 @@ RULES = [
     ("attention of few rows, e4m3", r"attend_narrow.*(Bf16|F16)ELb1E", [E4M3_TO_F16], False),
     ("attention of many rows", r"attend_wide", [MMA, MATRIX_LOAD, ASYNC_COPY], False),
     ("latent attention", r"attend_latent", [MMA, MATRIX_LOAD, ASYNC_COPY], False),
-    ("joining of parts", r"4joinI", [], False),
+    ("joining of parts", r"join_(parts|cascade)", [], False),
     ("products of few rows", r"(ring|staged)_kernel", [MMA, WIDE_LOAD], False),
     ("experts", r"experts_kernel", [MMA], False),
     ("norms", r"rms_norm_kernel", [], False),

@@ -61,6 +61,7 @@ Geometry make_geometry(const Problem& problem, platform::Device& device) {
   g.few = make(Form::few);
   g.narrow = make(Form::narrow);
   g.wide = make(Form::wide);
+  g.prefix = prefix_launch(g.wide);
   g.cascade = problem.phase != Phase::extend && problem.source == KvSource::paged;
   return g;
 }
@@ -101,7 +102,7 @@ class CudaAttention final : public Attention {
     const Groups groups = groups_of(geometry_, shape);
     Step step = step_of(shape);
     if (groups.count > 0) {
-      launch_plan(plan_params(step, layout.cascade.prefix, geometry_.wide, groups, layout), stream);
+      launch_plan(plan_params(step, layout.cascade.prefix, geometry_.prefix, groups, layout), stream);
       step = suffix_of(step, layout);
     }
     launch_plan(plan_params(step, layout.plan, launch, Groups{}, layout), stream);
@@ -115,40 +116,7 @@ class CudaAttention final : public Attention {
       params.plan = layout.plan;
       return start(launch, params, stream);
     }
-    // Rows of no group get -inf from the prefix, which weighs nothing.
-    clear_lse(layout.cascade.lses[0], std::int64_t{shape.total_q} * geometry_.q_heads, stream);
-    RunParams part = params;
-    part.out_type = OutType::f32;
-    part.out_row_stride = std::int64_t{geometry_.q_heads} * geometry_.v_dim;
-    part.out_head_stride = geometry_.v_dim;
-    part.sink = nullptr;
-    part.clear_idle = false;
-    part.out = reinterpret_cast<char*>(layout.cascade.sums[0]);
-    part.lse = layout.cascade.lses[0];
-    part.plan = layout.cascade.prefix;
-    start(geometry_.wide, part, stream);
-    part.clear_idle = true;
-    part.step = suffix_of(params.step, layout);
-    part.out = reinterpret_cast<char*>(layout.cascade.sums[1]);
-    part.lse = layout.cascade.lses[1];
-    part.plan = layout.plan;
-    start(launch, part, stream);
-    JoinParams join;
-    join.parts = 2;
-    for (int i = 0; i < 2; ++i) {
-      join.sums[i] = layout.cascade.sums[i];
-      join.lses[i] = layout.cascade.lses[i];
-    }
-    join.rows = shape.total_q;
-    join.heads = geometry_.q_heads;
-    join.dim = geometry_.v_dim;
-    join.out = args.out;
-    join.out_row_stride = args.out_row_stride;
-    join.out_head_stride = args.out_head_stride;
-    join.out_type = problem_.q_type;
-    join.lse = args.lse;
-    join.sink = args.sink;
-    launch_join(join, stream);
+    run_cascade(launch, params, layout, stream);
   }
 
  private:
@@ -172,6 +140,41 @@ class CudaAttention final : public Attention {
     p.groups = groups;
     p.suffix_begin = layout.cascade.suffix_begin;
     return p;
+  }
+
+  // Two runs that give float32 apart from each other, and their joining (step.h).
+  void run_cascade(const Launch& launch, const RunParams& whole, const Layout& layout,
+                   platform::Stream& stream) const {
+    const Cascade& cascade = layout.cascade;
+    RunParams part = whole;
+    part.out_type = OutType::f32;
+    part.out_row_stride = std::int64_t{geometry_.q_heads} * geometry_.v_dim;
+    part.out_head_stride = geometry_.v_dim;
+    part.sink = nullptr;
+    part.role = Role::prefix;
+    part.clear_idle = false;
+    part.out = reinterpret_cast<char*>(cascade.sums[0]);
+    part.lse = cascade.lses[0];
+    part.plan = cascade.prefix;
+    start(geometry_.prefix, part, stream);
+    part.role = Role::suffix;
+    part.clear_idle = true;
+    part.step = suffix_of(whole.step, layout);
+    part.out = reinterpret_cast<char*>(cascade.sums[1]);
+    part.lse = cascade.lses[1];
+    part.plan = layout.plan;
+    start(launch, part, stream);
+    CascadeJoin join;
+    join.run = whole;
+    join.run.plan = cascade.prefix;
+    for (int i = 0; i < 2; ++i) {
+      join.sums[i] = cascade.sums[i];
+      join.lses[i] = cascade.lses[i];
+    }
+    join.tile_rows = geometry_.prefix.kernel.tile_rows;
+    join.v_pad = geometry_.prefix.kernel.v_pad;
+    join.type = problem_.q_type;
+    launch_cascade_join(join, stream);
   }
 
   // The keys after each sequence's shared prefix, as a part.
@@ -233,10 +236,17 @@ class CudaAttention final : public Attention {
 
   static void start(const Launch& launch, const RunParams& params, platform::Stream& stream) {
     void* arguments[] = {const_cast<RunParams*>(&params)};
-    QUIRE_CUDA_CHECK(cudaLaunchKernel(launch.kernel.function, dim3(static_cast<unsigned>(launch.parts)),
-                                      dim3(static_cast<unsigned>(launch.kernel.threads)), arguments,
-                                      static_cast<std::size_t>(launch.kernel.shared_bytes),
-                                      platform::cuda::native(stream)));
+    cudaLaunchAttribute beside{};
+    beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    beside.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(launch.parts));
+    config.blockDim = dim3(static_cast<unsigned>(launch.kernel.threads));
+    config.dynamicSmemBytes = static_cast<std::size_t>(launch.kernel.shared_bytes);
+    config.stream = platform::cuda::native(stream);
+    config.attrs = &beside;
+    config.numAttrs = params.role == Role::suffix ? 1 : 0;
+    QUIRE_CUDA_CHECK(cudaLaunchKernelExC(&config, launch.kernel.function, arguments));
   }
 
   const Problem problem_;

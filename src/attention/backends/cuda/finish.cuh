@@ -14,20 +14,11 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 using RowStat = float2;
 
 // Where the pieces of a unit and head lie in the line of key tiles.
-struct Cut {
-  std::int64_t first_part = 0;
-  std::int64_t last_part = 0;
-};
 __device__ __forceinline__ Cut cut_of(const RunParams& p, std::int32_t index, std::int32_t head,
                                       std::int32_t tiles) {
   const PlanHeader header = *p.plan.header;
   const std::int64_t first = static_cast<std::int64_t>(head) * header.head_tiles + p.plan.starts[index];
-  return {first / header.part_tiles, (first + tiles - 1) / header.part_tiles};
-}
-// A part holds at most one piece that goes on from the part before it (slot 0) and one that goes on into the
-// next (slot 1).
-__device__ __forceinline__ std::int64_t slot_of(const Cut& cut, std::int64_t part) {
-  return part * 2 + (part == cut.first_part ? 1 : 0);
+  return cut_at(first, tiles, header.part_tiles);
 }
 
 __device__ __forceinline__ RowStat* stat_at(const RunParams& p, std::int64_t row) {
@@ -169,6 +160,7 @@ __device__ __forceinline__ void finish_piece(const RunParams& p, const Piece& pi
     if (r < piece.rows && dim < p.v_dim)
       *reinterpret_cast<float2*>(p.plan.sums + (base + r) * v_pad + dim) = {x, y};
   });
+  if (p.role == Role::prefix) return;  // the join of the cascade takes them from there
   __threadfence();
   __syncthreads();
   if (thread == 0) {
@@ -253,13 +245,16 @@ __device__ __forceinline__ void for_each_piece(const RunParams& p, std::int64_t 
   }
 }
 
-// The whole of a kernel: an Attend computes this block's part, piece by piece.
+// The whole of a kernel: an Attend computes this block's part, piece by piece. What Roles wait for: step.h.
 template <class C, class Attend>
 __device__ __forceinline__ void attend_part(const RunParams& p) {
   extern __shared__ __align__(128) char shared[];
+  if (p.role == Role::prefix) let_next_start();
   clear_idle_rows(p);
   Piece& piece = *reinterpret_cast<Piece*>(shared + C::kPieceAt);
   for_each_piece(p, blockIdx.x, C::kTileRows, piece, [&] { Attend(p, shared).run_piece(piece, blockIdx.x); });
+  // One block is enough, and the last to begin: others would keep multiprocessors from those yet to come.
+  if (p.role == Role::suffix && blockIdx.x == gridDim.x - 1) wait_for_earlier();
 }
 
 }  // namespace quire::attention::cuda

@@ -63,21 +63,16 @@ Kernel kernels_256(Form form, bool fp8);
 template <class T>
 Kernel kernels_latent(Form form, bool fp8);  // 576/512, one kernel for all forms
 
-struct JoinParams {
-  int parts = 0;
-  const float* sums[8] = {};  // [rows, heads, dim] normalised
-  const float* lses[8] = {};  // [rows, heads]
-  std::int64_t rows = 0;
-  std::int32_t heads = 0;
-  std::int32_t dim = 0;
-  void* out = nullptr;
-  std::int64_t out_row_stride = 0;  // elements
-  std::int64_t out_head_stride = 0;
-  DType out_type = DType::f32;  // f32, bf16, f16
-  float* lse = nullptr;
-  const float* sink = nullptr;
+// The third kernel of a cascade. Results of rows are normalised; of the prefix only those of units that no
+// part cut, the others are pieces in the plan.
+struct CascadeJoin {
+  RunParams run;               // the plan is the prefixes'; out, lse and sink are the step's
+  const float* sums[2] = {};   // prefix, suffix: [total_q, q_heads, v_dim]
+  const float* lses[2] = {};   // [total_q, q_heads]
+  std::int32_t tile_rows = 0;  // of the kernel that computed the prefixes
+  std::int32_t v_pad = 0;
+  DType type = DType::bf16;  // of out: bf16 or f16
 };
-void launch_join(const JoinParams& params, platform::Stream& stream);
-void clear_lse(float* lse, std::int64_t count, platform::Stream& stream);  // -inf
+void launch_cascade_join(const CascadeJoin& params, platform::Stream& stream);
 
 }  // namespace quire::attention::cuda

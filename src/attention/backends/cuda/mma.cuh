@@ -1,5 +1,5 @@
-// The few instructions of sm_80 (and one of sm_89) that the kernels are made of, and the element types they
-// work on.
+// The few instructions of sm_80 (and some of sm_89 and sm_90) that the kernels are made of, and the element
+// types they work on.
 //
 // Fragments of mma.m16n8k16, lane = 4 * g + c:
 //   A (16 x 16)  a0: row g, columns 2c, 2c+1    a1: row g+8    a2: row g, columns 2c+8, 2c+9    a3: row g+8
@@ -22,6 +22,13 @@ __device__ __forceinline__ std::int32_t thread_again() {
   asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
   return thread;
 }
+
+// Programmatic dependent launch (sm_90): the stream's next kernel, if it was launched so, may begin once
+// every block of this one has called or ended; and: wait until what this kernel did not wait for is complete.
+__device__ __forceinline__ void let_next_start() {
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_earlier() { asm volatile("griddepcontrol.wait;\n" ::: "memory"); }
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));

@@ -36,12 +36,19 @@ const Launch& launch_for(const Geometry& g, std::int32_t max_q) {
   return rows <= g.narrow.kernel.tile_rows ? g.narrow : g.wide;
 }
 
+Launch prefix_launch(const Launch& wide) {
+  Launch launch = wide;
+  launch.kernel.least_tiles = 4;
+  launch.kernel.unit_cost = 0;
+  return launch;
+}
+
 Layout make_layout(const Geometry& g, const Launch& launch, const Bounds& bounds, void* base) {
   Carver carver(base);
   Layout layout;
   layout.plan = carve_plan(carver, g, launch, bounds.batch, bounds.total_q);
   if (g.cascade) {
-    layout.cascade.prefix = carve_plan(carver, g, g.wide, kMostGroups, bounds.total_q);
+    layout.cascade.prefix = carve_plan(carver, g, g.prefix, kMostGroups, bounds.total_q);
     layout.cascade.suffix_begin = carver.take<std::int32_t>(bounds.batch);
     const std::int64_t rows = std::int64_t{bounds.total_q} * g.q_heads;
     for (float*& sums : layout.cascade.sums) sums = carver.take<float>(rows * g.v_dim);

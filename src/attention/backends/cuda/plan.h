@@ -26,7 +26,13 @@ struct Geometry {
   Launch few;
   Launch narrow;
   Launch wide;
+  Launch prefix;  // of a cascade
 };
+
+// How the prefixes of a cascade are dealt to a kernel of many rows: in equal parts, since their pieces are
+// joined by a kernel of its own that all multiprocessors share, and a piece costs the same wherever its unit
+// ends.
+Launch prefix_launch(const Launch& wide);
 
 // The form for steps of at most max_q queries a sequence: the first of few, narrow and wide whose rows hold a
 // group's heads.

@@ -147,8 +147,7 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(const __grid_constant__ 
     line += total;
   }
   const std::int64_t all = static_cast<std::int64_t>(line) * p.kv_heads;
-  const std::int64_t equal = (all + p.plan.parts - 1) / p.plan.parts;
-  const std::int64_t part = max(equal, static_cast<std::int64_t>(p.least_tiles));
+  const std::int64_t part = places_of_part(all, p.plan.parts, p.least_tiles);
   if (thread == 0) {
     p.plan.starts[units] = line;
     *p.plan.header = {units, line, static_cast<std::int32_t>(part), p.unit_cost};

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <random>
+#include <vector>
 
 namespace quire::attention::cuda {
 namespace {
@@ -17,7 +19,8 @@ Geometry geometry(std::int32_t ratio, bool cascade) {
   g.cascade = cascade;
   g.few = {{.tile_rows = 8, .threads = 128, .v_pad = 128}, 528};
   g.narrow = {{.tile_rows = 16, .threads = 128, .v_pad = 128}, 264};
-  g.wide = {{.tile_rows = 128, .threads = 128, .v_pad = 128}, 264};
+  g.wide = {{.tile_rows = 128, .threads = 128, .v_pad = 128, .least_tiles = 12, .unit_cost = 10}, 264};
+  g.prefix = prefix_launch(g.wide);
   return g;
 }
 
@@ -90,6 +93,54 @@ TEST(CudaPlan, GroupsThatACascadeFollows) {
   EXPECT_EQ(groups_of(g, shape).count, 0);
   shape.tree_bits = nullptr;
   EXPECT_EQ(groups_of(geometry(4, false), shape).count, 0);
+}
+
+// 64 sequences share a prefix: however long it is, no block has much more of it than another.
+TEST(CudaPlan, PrefixesAreDealtInEqualParts) {
+  const Geometry g = geometry(4, true);
+  const Launch& prefix = g.prefix;
+  EXPECT_EQ(prefix.kernel.tile_rows, g.wide.kernel.tile_rows);
+  EXPECT_EQ(prefix.kernel.unit_cost, 0);
+  const std::int64_t units = 64 * g.ratio / prefix.kernel.tile_rows;
+  for (const std::int64_t keys : {2048, 8192, 8256, 131072}) {
+    const std::int64_t all = units * (keys / kTileKeys) * g.kv_heads;
+    const std::int64_t part = places_of_part(all, prefix.parts, prefix.kernel.least_tiles);
+    const std::int64_t used = (all + part - 1) / part;
+    EXPECT_LE(used, prefix.parts) << keys;
+    // No part has a tile more than a fair share, rounded up, unless it would be too short.
+    EXPECT_LE(part, std::max<std::int64_t>(prefix.kernel.least_tiles, all / prefix.parts + 1)) << keys;
+  }
+}
+
+// What a plan's kernel and a join compute of the same line: every place in one part, every piece of a cut
+// unit in a slot of its own, in the order of the keys.
+TEST(CudaPlan, PiecesOfCutUnitsHaveSlotsOfTheirOwn) {
+  std::mt19937 rng(11);
+  const auto upto = [&](std::int32_t most) {
+    return 1 + static_cast<std::int32_t>(rng() % static_cast<unsigned>(most));
+  };
+  for (int i = 0; i < 300; ++i) {
+    const std::int32_t cost = static_cast<std::int32_t>(rng() % 5), heads = upto(8), parts = upto(300);
+    std::vector<std::int32_t> tiles(static_cast<std::size_t>(upto(20)));
+    std::int64_t line = 0;
+    for (std::int32_t& t : tiles) line += (t = upto(i % 2 == 0 ? 6 : 200)) + cost;
+    const auto part_tiles = static_cast<std::int32_t>(places_of_part(line * heads, parts, upto(12)));
+    std::vector<int> taken(static_cast<std::size_t>(parts) * 2);
+    std::int64_t at = 0;
+    for (std::int32_t head = 0; head < heads; ++head)
+      for (const std::int32_t t : tiles) {
+        const Cut cut = cut_at(at, t, part_tiles);
+        ASSERT_LT(cut.last_part, parts);
+        std::int64_t held = 0;
+        for (std::int64_t part = cut.first_part; part <= cut.last_part; ++part) {
+          held += std::min(at + t, (part + 1) * part_tiles) - std::max(at, part * part_tiles);
+          if (cut.first_part != cut.last_part) ++taken[static_cast<std::size_t>(slot_of(cut, part))];
+        }
+        EXPECT_EQ(held, t);
+        at += t + cost;
+      }
+    for (const int pieces : taken) EXPECT_LE(pieces, 1);
+  }
 }
 
 }  // namespace

@@ -8,6 +8,12 @@
 // a few empty places, as many as starting and finishing a unit costs in tiles, so that parts of many short
 // units are not the slowest. A stretch of one unit inside one part is a piece. A unit of several pieces is
 // joined in key order by the block that finishes its last piece.
+//
+// A cascade: two runs of a step side by side, and a third kernel that makes one of them. The first computes
+// the prefixes that groups of sequences share and leaves the pieces of cut units as they are; the second
+// computes what is each sequence's own; the third joins all, with every row and head a warp (join.cu). The
+// second begins when all blocks of the first have begun, and ends after it, so that the third has both behind
+// it.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +36,26 @@ struct Unit {
   std::int32_t clamp_end = 0;
   std::int32_t prefix = 0;  // 1: every row sees all keys of the unit (the shared prefix of a group)
 };
+
+// Places of a part where a line of `all` places is dealt to `parts` of them.
+constexpr std::int64_t places_of_part(std::int64_t all, std::int32_t parts, std::int32_t least) {
+  const std::int64_t equal = (all + parts - 1) / parts;
+  return equal > least ? equal : least;
+}
+
+// The parts that hold the pieces of a unit and head, whose tiles begin at place `first` of the line.
+struct Cut {
+  std::int64_t first_part = 0;
+  std::int64_t last_part = -1;
+};
+constexpr Cut cut_at(std::int64_t first, std::int32_t tiles, std::int32_t part_tiles) {
+  return {first / part_tiles, (first + tiles - 1) / part_tiles};
+}
+// Where the piece of a cut unit in part `part` has its results: a part holds at most one that goes on from
+// the part before (slot 0) and one that goes on into the next (slot 1).
+constexpr std::int64_t slot_of(const Cut& cut, std::int64_t part) {
+  return part * 2 + (part == cut.first_part ? 1 : 0);
+}
 
 struct PlanHeader {
   std::int32_t units = 0;
@@ -83,6 +109,9 @@ struct Step {
 
 enum class OutType : std::int32_t { same, f32 };  // same: the type of q
 
+// Alone, or the first or the second run of a cascade (above).
+enum class Role : std::int32_t { alone, prefix, suffix };
+
 struct Strides {  // bytes
   std::int64_t page = 0;
   std::int64_t head = 0;
@@ -121,6 +150,7 @@ struct RunParams {
   bool q_aligned = true;   // rows of q may be read 16 bytes at a time
   bool kv_aligned = true;  // rows of the cache too; else 4 bytes at a time
   bool clear_idle = true;  // rows of no sequence are written
+  Role role = Role::alone;
 };
 
 }  // namespace quire::attention::cuda
