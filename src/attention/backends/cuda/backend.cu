@@ -61,7 +61,7 @@ Geometry make_geometry(const Problem& problem, platform::Device& device) {
   g.few = make(Form::few);
   g.narrow = make(Form::narrow);
   g.wide = make(Form::wide);
-  g.prefix = prefix_launch(g.wide);
+  g.prefix = prefix_launch(g.wide, device.info().cores);
   g.cascade = problem.phase != Phase::extend && problem.source == KvSource::paged;
   return g;
 }

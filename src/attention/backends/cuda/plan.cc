@@ -36,8 +36,9 @@ const Launch& launch_for(const Geometry& g, std::int32_t max_q) {
   return rows <= g.narrow.kernel.tile_rows ? g.narrow : g.wide;
 }
 
-Launch prefix_launch(const Launch& wide) {
+Launch prefix_launch(const Launch& wide, std::int32_t cores) {
   Launch launch = wide;
+  launch.parts = cores;
   launch.kernel.least_tiles = 4;
   launch.kernel.unit_cost = 0;
   return launch;

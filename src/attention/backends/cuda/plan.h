@@ -31,8 +31,9 @@ struct Geometry {
 
 // How the prefixes of a cascade are dealt to a kernel of many rows: in equal parts, since their pieces are
 // joined by a kernel of its own that all multiprocessors share, and a piece costs the same wherever its unit
-// ends.
-Launch prefix_launch(const Launch& wide);
+// ends. One block on each of `cores` multiprocessors: beside it is room for blocks of the suffix, which wait
+// for memory while the prefix multiplies.
+Launch prefix_launch(const Launch& wide, std::int32_t cores);
 
 // The form for steps of at most max_q queries a sequence: the first of few, narrow and wide whose rows hold a
 // group's heads.

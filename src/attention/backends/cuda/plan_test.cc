@@ -20,7 +20,7 @@ Geometry geometry(std::int32_t ratio, bool cascade) {
   g.few = {{.tile_rows = 8, .threads = 128, .v_pad = 128}, 528};
   g.narrow = {{.tile_rows = 16, .threads = 128, .v_pad = 128}, 264};
   g.wide = {{.tile_rows = 128, .threads = 128, .v_pad = 128, .least_tiles = 12, .unit_cost = 10}, 264};
-  g.prefix = prefix_launch(g.wide);
+  g.prefix = prefix_launch(g.wide, 132);
   return g;
 }
 
@@ -101,6 +101,7 @@ TEST(CudaPlan, PrefixesAreDealtInEqualParts) {
   const Launch& prefix = g.prefix;
   EXPECT_EQ(prefix.kernel.tile_rows, g.wide.kernel.tile_rows);
   EXPECT_EQ(prefix.kernel.unit_cost, 0);
+  EXPECT_EQ(prefix.parts, 132);
   const std::int64_t units = 64 * g.ratio / prefix.kernel.tile_rows;
   for (const std::int64_t keys : {2048, 8192, 8256, 131072}) {
     const std::int64_t all = units * (keys / kTileKeys) * g.kv_heads;
