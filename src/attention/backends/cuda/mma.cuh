@@ -22,6 +22,13 @@ __device__ __forceinline__ std::int32_t thread_again() {
   asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
   return thread;
 }
+// The same, and the compiler knows that it is not negative: divided by a power of two it is shifted, no more.
+// In the kernels of many rows that costs registers.
+__device__ __forceinline__ std::int32_t thread_again_known() {
+  const std::int32_t thread = thread_again();
+  __builtin_assume(thread >= 0);
+  return thread;
+}
 
 // Programmatic dependent launch (sm_90): the stream's next kernel, if it was launched so, may begin once
 // every block of this one has called or ended; and: wait until what this kernel did not wait for is complete.

@@ -36,7 +36,7 @@ struct NarrowAttend {
   static constexpr int kBlocks = C::kRowBlocks;
 
   const Stages<C> stages;
-  const int thread = thread_again();
+  const int thread = thread_again_known();
   const int lane = thread % 32;
   const int warp = thread / 32;
 
@@ -230,25 +230,35 @@ struct NarrowAttend {
       }
   }
 
-  // sums += V^T P^T of the warp's keys.
-  __device__ __forceinline__ void add_values(const Scores& s, State& state, std::uint32_t v_tile) const {
+  // The warp's keys and 32 bytes of V's rows.
+  using Values = std::uint32_t[4];
+  __device__ __forceinline__ RowSteps<C::kVBytes> value_steps(std::uint32_t v_tile) const {
+    return {v_tile, warp * 16 + (lane & 7) + lane / 16 * 8, lane / 8 % 2};
+  }
+
+  // sums += V^T P^T of the warp's keys. e4m3: `first` is here already, and each group is read while the one
+  // before it is converted and multiplied.
+  __device__ __forceinline__ void add_values(const Scores& s, State& state, std::uint32_t v_tile,
+                                             const Values& first) const {
     std::uint32_t weights[kBlocks][2];
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         weights[b][half] = transpose_8x8(Element::pack(s[b][half * 2], s[b][half * 2 + 1]));
-    const RowSteps<C::kVBytes> v_at(v_tile, warp * 16 + (lane & 7) + lane / 16 * 8, lane / 8 % 2);
+    const RowSteps<C::kVBytes> v_at = value_steps(v_tile);
+    constexpr int kGroups = C::kVBytes / 32;
+    Values v[2] = {{first[0], first[1], first[2], first[3]}, {}};
 #pragma unroll
-    for (int group = 0; group < C::kVBytes / 32; ++group) {
-      if constexpr (C::kE4m3) __syncwarp();  // holds the compiler back from converting all of it at once
-      std::uint32_t v[4];
-      load_matrix_4_transposed(v, v_at(group));
+    for (int group = 0; group < kGroups; ++group) {
+      const Values& now = v[group % 2];
       if constexpr (C::kE4m3) {  // 32 dims: the even ones, then the odd ones
+        if (group + 1 < kGroups) load_matrix_4_transposed(v[(group + 1) % 2], v_at(group + 1));
+        __syncwarp();  // holds the compiler back from converting all of it at once
         std::uint32_t even[4], odd[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const std::uint32_t bytes = __byte_perm(v[i], 0, 0x3120);
+          const std::uint32_t bytes = __byte_perm(now[i], 0, 0x3120);
           even[i] = low_e4m3_to_f16(bytes);
           odd[i] = high_e4m3_to_f16(bytes);
         }
@@ -258,8 +268,10 @@ struct NarrowAttend {
           Element::mma(state.sums[2 * group + 1][b], odd, weights[b][0], weights[b][1]);
         }
       } else {
+        load_matrix_4_transposed(v[group % 2], v_at(group));
 #pragma unroll
-        for (int b = 0; b < kBlocks; ++b) Element::mma(state.sums[group][b], v, weights[b][0], weights[b][1]);
+        for (int b = 0; b < kBlocks; ++b)
+          Element::mma(state.sums[group][b], now, weights[b][0], weights[b][1]);
       }
     }
   }
@@ -359,8 +371,10 @@ struct NarrowAttend {
       shape_scores(s, stages.scales(tile));
       if (tile_key < piece.unit.full_begin || tile_key + kTileKeys > piece.unit.full_end)
         again().hide_scores(s, piece, tile_key);
+      Values first{};
+      if constexpr (C::kE4m3) load_matrix_4_transposed(first, again().value_steps(stages.v(tile))(0));
       soften(s, state, stages.scales(tile) + kTileKeys);
-      again().add_values(s, state, stages.v(tile));
+      again().add_values(s, state, stages.v(tile), first);
     }
     copy_wait<0>();
     __syncthreads();

@@ -59,9 +59,17 @@ struct Stages {
   __device__ __forceinline__ void fetch(const Piece& piece, bool per_token, int tile) const {
     if (tile < piece.tiles) {
       const Lookup& at = lookup(tile);
-      fetch_rows<C::kKBytes, C::kThreads>(k(tile), at.k, at.live, p.qk_dim * (C::kE4m3 ? 1 : 2),
-                                          p.kv_aligned);
-      fetch_rows<C::kVBytes, C::kThreads>(v(tile), at.v, at.live, p.v_dim * (C::kE4m3 ? 1 : 2), p.kv_aligned);
+      const std::int32_t k_bytes = p.qk_dim * (C::kE4m3 ? 1 : 2);
+      const std::int32_t v_bytes = p.v_dim * (C::kE4m3 ? 1 : 2);
+      bool both = false;
+      if constexpr (C::kE4m3 && C::kKBytes == C::kVBytes && C::kKBytes <= 128) {
+        both = p.kv_aligned;
+        if (both) fetch_both<C::kKBytes, C::kThreads>(k(tile), v(tile), at, k_bytes, v_bytes);
+      }
+      if (!both) {
+        fetch_rows<C::kKBytes, C::kThreads>(k(tile), at.k, at.live, k_bytes, p.kv_aligned);
+        fetch_rows<C::kVBytes, C::kThreads>(v(tile), at.v, at.live, v_bytes, p.kv_aligned);
+      }
       if (C::kE4m3 && per_token) fetch_scales(p, at, scales(tile), scales(tile) + kTileKeys);
     }
     copy_commit();  // one group per tile, empty ones too, so that counting them stays simple

@@ -179,6 +179,30 @@ __device__ __forceinline__ void fetch_rows(std::uint32_t target, const char* con
   }
 }
 
+// fetch_rows() of K and V at once, where their rows are equally long and one segment: what is asked of a row
+// is asked once, in few instructions. The kernels of many rows in bf16 have no registers for it.
+template <int kRowBytes, int kThreads>
+__device__ __forceinline__ void fetch_both(std::uint32_t k, std::uint32_t v, const Lookup& at,
+                                           std::int32_t k_bytes, std::int32_t v_bytes) {
+  constexpr int kLanes = kRowBytes / 16;
+  constexpr int kRowStep = kThreads / kLanes;
+  static_assert(kRowBytes <= 128 && 32 % kRowStep == 0 && kRowStep % 8 == 0);
+  const int thread = thread_again_known() % kThreads;
+  const int chunk = thread % kLanes;
+  const int first_row = thread / kLanes;
+  const std::uint32_t offset = chunk_at<kRowBytes>(first_row, chunk);
+  const std::uint32_t k_mask = chunk * 16 < k_bytes ? 1u << first_row : 0;
+  const std::uint32_t v_mask = chunk * 16 < v_bytes ? 1u << first_row : 0;
+  const std::uint32_t live[2] = {at.live[0], at.live[1]};
+#pragma unroll
+  for (int row = 0; row < kTileKeys; row += kRowStep) {
+    const std::uint32_t bits = live[row / 32] >> row % 32;
+    const std::uint32_t target = offset + row * kRowBytes;
+    copy_async_16(k + target, at.k[first_row + row] + chunk * 16, (bits & k_mask) != 0 ? 16 : 0);
+    copy_async_16(v + target, at.v[first_row + row] + chunk * 16, (bits & v_mask) != 0 ? 16 : 0);
+  }
+}
+
 // The scales of a tile's keys, where every token and head has its own. Those of keys that are not read become
 // zeros.
 __device__ __forceinline__ void fetch_scales(const RunParams& p, const Lookup& lookup, float* k_scales,
