@@ -54,7 +54,8 @@ for name in $parts; do
       part attention 60 "$bin/quire" bench attention --device cuda --backend cuda --plot "$out/attention.svg" \
         --shape heads=32/8,dim=128,batch=16,ctx=8192 --shape heads=32/8,dim=128,batch=64,ctx=8192 \
         --shape heads=32/8,dim=128,batch=1,ctx=131072 --shape heads=64/8,dim=128,batch=1,ctx=8192,q=8192 \
-        --shape heads=128/1,dim=576/512,batch=64,ctx=8192
+        --shape heads=128/1,dim=576/512,batch=64,ctx=8192 \
+        --shape heads=32/8,dim=128,batch=64,ctx=8448,shared=8192 --shape heads=32/8,dim=128,batch=64,ctx=8448,prefix=8192
       part attention_fp8 30 "$bin/quire" bench attention --device cuda --backend cuda --kv-dtype fp8_e4m3 \
         --shape heads=32/8,dim=128,batch=16,ctx=8192 ;;
     pages)
