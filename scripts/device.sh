@@ -3,7 +3,8 @@
 # usage: scripts/device.sh PACK.tar.xz [PART...]
 #   parts: tests (module tests on the device) golden verify ceilings attention pages start step prefill offline
 #          sanitize (compute-sanitizer over a smoke set) peers (with PEERS: a folder or .tar.xz of one with bench.py,
-#          table.py and libraries in lib/ that times other projects' kernels); the last two only when named
+#          table.py and libraries in lib/ that times other projects' kernels) model (with MODEL: the file of SmolLM2
+#          that scripts/quickstart.sh fetches); the last three only when named
 # Every part has its own time limit and log in $OUT (build/device/out unless set); the table of parts and the
 # figures come last. Whole: under 8 minutes on an H200. Exit code 1 when a part failed.
 set -uo pipefail
@@ -90,11 +91,15 @@ for name in $parts; do
       part peers 90 env PYTHONPATH="$kit/site" python3 "$kit/bench.py" --lib "$kit/lib" --out "$out/peers.jsonl" \
         --peers torch,fa3,cudnn,flashmla --only decode,prefill,mla,cascade
       python3 "$kit/table.py" "$out/peers.jsonl" >"$out/peers_table.log" ;;
+    model)
+      part model 60 python3 bench/score_golden.py "$bin/quire" "${MODEL:?model needs MODEL}" "$QUIRE_GOLDEN_DIR/smollm2" \
+        --device cuda
+      part answer 30 "$bin/quire" run "$MODEL" --device cuda --chat -p "What is the capital of France?" --max-tokens 60 ;;
     *) echo "no part is called $name" >&2; exit 2 ;;
   esac
 done
 echo
-figures ceilings attention attention_fp8 pages start step prefill offline
+figures ceilings attention attention_fp8 pages start step prefill offline model answer
 [ -f "$out/golden.log" ] && grep 'mean error' "$out/golden.log" | head -n 12
 [ -f "$out/verify.log" ] && tail -n 4 "$out/verify.log"
 echo

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Log-probabilities of a model against stored ones (golden/smollm2/README.md says the format and the tolerances).
+
+usage: bench/score_golden.py QUIRE MODEL FOLDER [OPTION...]
+FOLDER holds *.json with ids, logprobs and top5; the OPTIONs go to `quire score` (--device cuda). The bounds are
+those of activations rounded to 8 bits of mantissa or integer, which bf16 and 8-bit products are. Exit code 1 when
+one is passed.
+"""
+
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+MEAN, LARGEST, BIAS, KL_MEAN, KL_LARGEST = 0.08, 0.6, 0.01, 0.006, 0.05
+TOP = 100  # of the distribution, so that the golden's five best are among them
+
+
+def divergence(best, ours):
+    """Of the five best tokens and the rest as a sixth class: a lower bound of the whole divergence."""
+    kl = rest = our_rest = 0.0
+    for token, golden in zip(best["ids"], best["logprobs"]):
+        kl += math.exp(golden) * (golden - ours[token])
+        rest += math.exp(golden)
+        our_rest += math.exp(ours[token])
+    rest, our_rest = 1 - rest, 1 - our_rest
+    return kl + rest * math.log(rest / our_rest) if rest > 1e-5 else kl
+
+
+def main():
+    if len(sys.argv) < 4:
+        sys.exit(__doc__)
+    quire, model, folder, *options = sys.argv[1:]
+    texts = sorted(pathlib.Path(folder).glob("*.json"))
+    if not texts:
+        sys.exit(f"no *.json in {folder}")
+    failed = False
+    for path in texts:
+        golden = json.loads(path.read_text())
+        ids = ",".join(map(str, golden["ids"]))
+        command = [quire, "score", model, "--ids", ids, "--top", str(TOP), "--json", *options]
+        scored = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        differences = [ours - want for ours, want in zip(scored["logprobs"][1:], golden["logprobs"], strict=True)]
+        bias = sum(differences) / len(differences)
+        sizes = [abs(d) for d in differences]
+        mean, largest = sum(sizes) / len(sizes), max(sizes)
+        kls = [divergence(best, dict(scored["top"][best["position"]])) for best in golden["top5"]]
+        kl_mean, kl_largest = sum(kls) / len(kls), max(kls)
+        good = (abs(bias) <= BIAS and mean <= MEAN and largest <= LARGEST and kl_mean <= KL_MEAN
+                and kl_largest <= KL_LARGEST)
+        failed = failed or not good
+        print(f"{path.stem}: {len(ids.split(','))} tokens, difference of log-probability: signed mean {bias:+.1e}, "
+              f"mean {mean:.1e}, largest {largest:.1e}; KL mean {kl_mean:.1e}, largest {kl_largest:.1e}: "
+              f"{'within' if good else 'NOT within'} the bounds")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
