@@ -20,6 +20,7 @@ MMA = r"\b(HMMA|HGMMA|QGMMA|IMMA)\b"
 WIDE_LOAD = r"\bLDG\S*\.128\b"
 MATRIX_LOAD = r"\bLDSM\b"
 ASYNC_COPY = r"\bLDGSTS\S*\.128\b"
+TO_E4M3 = r"\bF2FP\S*E4M3\S*PACK"
 E4M3_TO_F16 = r"\bF2FP\S*E4M3"
 RULES = [
     # name, part of the kernels' names, instructions needed, local memory allowed
@@ -30,6 +31,7 @@ RULES = [
     ("joining of parts", r"join_(parts|cascade)", [], False),
     ("products of few rows", r"(ring|staged)_kernel", [MMA, WIDE_LOAD], False),
     ("experts", r"experts_kernel", [MMA], False),
+    ("rows rounded to e4m3", r"round_rows_kernel", [WIDE_LOAD, TO_E4M3], False),
     ("norms", r"rms_norm_kernel", [], False),
     ("rope and KV write", r"rope_kernel", [], False),
 ]

@@ -120,8 +120,20 @@ struct RmsNorm {
   TensorView y;  // data null: only the add
 };
 
+// What a product may do to its activation rows; the model says it, for it says what it was made for.
+enum class RowRounding : std::uint8_t {
+  none,  // only what the product's own line of linear_formats() says
+  e4m3,  // by fp8_e4m3 weights: also to e4m3 with one scale a row, its largest magnitude / 448
+};
+
 // y_i = x W_i^T + b_i for up to kMaxTargets weights that share the input: x is read, and rounded where the
 // weight's product rounds it, once. All weights have the same cols.
+//
+// x_rounding is a leave, not an order: where rounding gains nothing, or no kernel takes it, x stays as it is,
+// so that no result is rougher than the rounding. A row of zeros gives zeros; one that holds NaN or an
+// infinity is NaN in every output, so that nothing is hidden. The CPU never uses it. CUDA does with more than
+// 16 rows where cuBLASLt has the product (LinearFormat::rounded_activation): below that the weights' way from
+// memory is all that counts. A row's bits then depend on how many rows there are, as run_to_run has it.
 inline constexpr int kMaxTargets = 4;
 struct LinearTarget {
   WeightView weight;
@@ -132,6 +144,7 @@ struct Linear {
   TensorView x;
   LinearTarget targets[kMaxTargets];
   int target_count = 0;
+  RowRounding x_rounding = RowRounding::none;
 };
 
 // y[t, h] = x[t, h] W_h^T: one matrix per head (weight.experts = heads). x [rows, heads, in], y [rows, heads,
@@ -345,6 +358,7 @@ struct LinearFormat {
   std::string_view library;
   std::string_view activation;  // "f32", "q8_0", "f16", ...
   Determinism determinism;
+  std::string_view rounded_activation = "";  // with RowRounding::e4m3; empty: that changes nothing
 };
 
 class Ops {

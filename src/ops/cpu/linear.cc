@@ -107,9 +107,14 @@ void multiply_block(const ProductTable& products, const Product& product, const 
   products.multiply(product, static_cast<const char*>(weight.data) + block.out * weight.row_bytes,
                     weight.row_bytes, block.outs, weight.cols, activation, activation_stride, block.rows, y,
                     y_stride, panel);
-  if (!bias) return;
   for (std::int64_t j = 0; j < block.rows; ++j) {
-    for (std::int64_t i = 0; i < block.outs; ++i) y[j * y_stride + i] += bias[block.out + i];
+    float* row = y + j * y_stride;
+    if (weight.row_scale) {
+      for (std::int64_t i = 0; i < block.outs; ++i) row[i] *= weight.row_scale[block.out + i];
+    }
+    if (bias) {
+      for (std::int64_t i = 0; i < block.outs; ++i) row[i] += bias[block.out + i];
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/testing.h"
@@ -147,6 +148,19 @@ TEST_P(Formats, ThreadsDoNotChangeBits) {
   }
 }
 
+TEST_P(Formats, LeaveToRoundIsNotUsed) {
+  Rig rig(GetParam());
+  const TestWeight w = random_weight(WeightFormat::fp8_e4m3, 40, 96, 61);
+  std::vector<float> x = random_floats(20 * 96, 62), y(20 * 40, NAN);
+  Linear linear{view(x, 20, 96), {{w.view, nullptr, view(y, 20, 40)}}, 1, RowRounding::e4m3};
+  rig.ops->linear(linear, *rig.stream);
+  rig.stream->synchronize();
+  EXPECT_EQ(y, run(rig, w.view, x, 0, 20));
+  const auto formats = rig.ops->linear_formats();
+  EXPECT_TRUE(std::all_of(formats.begin(), formats.end(),
+                          [](const LinearFormat& line) { return line.rounded_activation.empty(); }));
+}
+
 // Several weights of several formats over one strided input equal one call each.
 TEST_P(Formats, TargetsShareTheirInput) {
   Rig rig(GetParam());
@@ -185,7 +199,7 @@ TEST_P(Formats, TargetsShareTheirInput) {
 TEST_P(Formats, HeadLinearIsOneMatrixPerHead) {
   Rig rig(GetParam());
   const std::int64_t rows = 9, heads = 5, in = 64, out = 24;
-  for (WeightFormat format : {WeightFormat::f32, WeightFormat::q8_0}) {
+  for (WeightFormat format : {WeightFormat::f32, WeightFormat::q8_0, WeightFormat::fp8_e4m3}) {
     const TestWeight w = random_weight(format, out, in, 51, heads);
     std::vector<float> x = random_floats(rows * heads * in, 52),
                        y(static_cast<std::size_t>(rows * heads * out), NAN);

@@ -4,6 +4,7 @@
 #include <ggml.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/check.h"
@@ -41,6 +42,17 @@ void from_16_bits(const void* x, float* y, std::int64_t count) {
   const auto* halves = static_cast<const std::uint16_t*>(x);
   for (std::int64_t i = 0; i < count; ++i) y[i] = kConvert(halves[i]);
 }
+void from_e4m3(const void* x, float* y, std::int64_t count) {
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> all{};
+    for (std::size_t bits = 0; bits < all.size(); ++bits)
+      all[bits] = fp8_e4m3_to_f32(static_cast<std::uint8_t>(bits));
+    return all;
+  }();
+  const auto* bytes = static_cast<const std::uint8_t*>(x);
+  const float* table = values.data();
+  for (std::int64_t i = 0; i < count; ++i) y[i] = table[bytes[i]];
+}
 template <class Block, void (*kFunction)(const Block*, float*, std::int64_t)>
 void from_blocks(const void* x, float* y, std::int64_t count) {
   kFunction(static_cast<const Block*>(x), y, count);
@@ -75,6 +87,7 @@ void ProductTable::add_floats(Isa isa) {
   add_panels(WeightFormat::f16, math_->from_f16 ? math_->from_f16 : from_16_bits<f16_to_f32>,
              &RowMath::dot_f16);
   add_panels(WeightFormat::bf16, math_->from_bf16, &RowMath::dot_bf16);
+  add_panels(WeightFormat::fp8_e4m3, from_e4m3, nullptr);
 }
 
 void ProductTable::add_panels(WeightFormat format, Dequantise dequantise,
@@ -82,6 +95,7 @@ void ProductTable::add_panels(WeightFormat format, Dequantise dequantise,
   Product p{format, ActivationFormat::f32, kernels_->f32, dequantise};
   p.panels = true;
   // The order of the tile that is used, which on AVX-512 without VNNI is the AVX2 one.
+  if (dot_four == nullptr) return add(p, "unpacked in panels, ggml f32 tiles", "f32");
   p.dot_four = (kernels_->name == "avx2" ? avx2::kRowMath : *math_).*dot_four;
   add(p, "unpacked in panels, ggml f32 tiles; one row: unpacked in registers, same sums", "f32");
 }

@@ -99,6 +99,9 @@ void CpuOps::embed(const Embed& args, platform::Stream& stream) {
       QUIRE_CHECK(token >= 0 && token < args.table.rows, "token {} of {}", token, args.table.rows);
       float* y = row_of(args.y, r);
       dequantise(static_cast<const char*>(args.table.data) + token * args.table.row_bytes, y, args.y.cols());
+      if (args.table.row_scale) {
+        for (std::int64_t i = 0; i < args.y.cols(); ++i) y[i] *= args.table.row_scale[token];
+      }
       if (args.scale != 1.0f) {
         for (std::int64_t i = 0; i < args.y.cols(); ++i) y[i] *= args.scale;
       }

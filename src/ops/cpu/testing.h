@@ -1,6 +1,7 @@
 // What the tests of this folder share: a stream with ops and workspace, random rows and weights.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -62,9 +63,11 @@ inline TensorView view(std::vector<float>& data, std::int64_t rows, std::int64_t
   return TensorView::matrix(data.data(), DType::f32, rows, cols, stride);
 }
 
-// A weight of random blocks: random bytes with sane 16-bit scales where the format has them.
+// A weight of random blocks: random bytes with sane 16-bit scales where the format has them, and for e4m3
+// factors per row that differ by powers of ten.
 struct TestWeight {
   std::vector<unsigned char> bytes;
+  std::vector<float> row_scale;
   WeightView view;
 };
 
@@ -109,24 +112,35 @@ inline TestWeight random_weight(WeightFormat format, std::int64_t rows, std::int
     if (format == WeightFormat::f32) std::memcpy(block, &value, 4);
     if (format == WeightFormat::f16) std::memcpy(block, &f16, 2);
     if (format == WeightFormat::bf16) std::memcpy(block, &bf16, 2);
+    if (format == WeightFormat::fp8_e4m3) block[0] = f32_to_fp8_e4m3(value * 100.0f);
     if (format == WeightFormat::mxfp4) block[0] = static_cast<unsigned char>(120 + random() % 6);
     for (int offset : scale_offsets(format)) {
       const std::uint16_t scale = f32_to_f16(uniform(random) * 0.05f);
       std::memcpy(block + offset, &scale, 2);
     }
   }
-  w.view =
-      WeightView{w.bytes.data(), format, rows, cols, row_bytes, experts, experts > 1 ? rows * row_bytes : 0};
+  for (std::int64_t row = 0; format == WeightFormat::fp8_e4m3 && row < rows * experts; ++row)
+    w.row_scale.push_back(std::pow(10.0f, -2.0f + 2.0f * uniform(random)));
+  w.view = WeightView{w.bytes.data(),
+                      format,
+                      rows,
+                      cols,
+                      row_bytes,
+                      experts,
+                      experts > 1 ? rows * row_bytes : 0,
+                      w.row_scale.empty() ? nullptr : w.row_scale.data()};
   return w;
 }
 
-// The weight's values as ggml dequantises them.
+// The weight's values as ggml dequantises them, e4m3 times their factors.
 inline std::vector<float> dequantised(const ProductTable& products, const WeightView& weight) {
   std::vector<float> values(static_cast<std::size_t>(weight.rows * weight.cols));
   for (std::int64_t r = 0; r < weight.rows; ++r) {
     products.find(weight.format)
         ->dequantise(static_cast<const char*>(weight.data) + r * weight.row_bytes,
                      values.data() + r * weight.cols, weight.cols);
+    for (std::int64_t c = 0; weight.row_scale && c < weight.cols; ++c)
+      values[static_cast<std::size_t>(r * weight.cols + c)] *= weight.row_scale[r];
   }
   return values;
 }

@@ -22,6 +22,8 @@ cudaDataType_t type_of(DType type) {
       return CUDA_R_16BF;
     case DType::f16:
       return CUDA_R_16F;
+    case DType::fp8_e4m3:
+      return CUDA_R_8F_E4M3;
     default:
       return CUDA_R_32F;
   }
@@ -34,6 +36,9 @@ std::int64_t bucket_of(std::int64_t rows) {
   const std::int64_t half = power + power / 2;
   return rows <= half ? half : 2 * power;
 }
+
+// The first version with CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, a factor per row.
+constexpr int kRowScalesVersion = 120900;
 
 bool aligned16(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
 
@@ -61,6 +66,7 @@ Blas::Blas() {
   };
   find(f_.create, "cublasLtCreate");
   find(f_.destroy, "cublasLtDestroy");
+  find(f_.version, "cublasLtGetVersion");
   find(f_.matmul, "cublasLtMatmul");
   find(f_.heuristic, "cublasLtMatmulAlgoGetHeuristic");
   find(f_.desc_init, "cublasLtMatmulDescInit_internal");
@@ -74,6 +80,7 @@ Blas::Blas() {
     return;
   }
   QUIRE_BLAS_CHECK(f_.create(&handle_));
+  row_scales_ = CUBLAS_VERSION >= kRowScalesVersion && f_.version() >= kRowScalesVersion;
 }
 
 Blas::~Blas() {
@@ -84,10 +91,29 @@ bool Blas::takes(const BlasProduct& p) const {
   const auto element = static_cast<std::int64_t>(dtype_bytes(p.type));
   const auto y_element = static_cast<std::int64_t>(dtype_bytes(p.y_type));
   const auto whole = [](std::int64_t elements, std::int64_t bytes) { return elements * bytes % 16 == 0; };
+  if (p.type == DType::fp8_e4m3 && !(row_scales_ && p.batch == 1 && p.x_scale && p.w_scale &&
+                                     aligned16(p.x_scale) && aligned16(p.w_scale)))
+    return false;
   return handle_ != nullptr && aligned16(p.x) && aligned16(p.w) && aligned16(p.y) && aligned16(p.bias) &&
          whole(p.x_stride, element) && whole(p.w_stride, element) && whole(p.in, element) &&
          whole(p.x_batch_stride, element) && whole(p.w_batch_stride, element) &&
          whole(p.y_batch_stride, y_element);
+}
+
+// cuBLASLt's A is w. Sums stay in float32 throughout (no CUBLASLT_MATMUL_DESC_FAST_ACCUM).
+void Blas::set_scales(const BlasProduct& p, Operation& o) const {
+#if CUBLAS_VERSION >= 120900
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+    QUIRE_BLAS_CHECK(f_.desc_set(&o.desc, attribute, &value, sizeof(value)));
+  };
+  constexpr std::int32_t kPerRow = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kPerRow);
+  set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kPerRow);
+  set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.w_scale);
+  set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.x_scale);
+#else
+  static_cast<void>(p), static_cast<void>(o);
+#endif
 }
 
 void Blas::prepare(const BlasProduct& p, std::int64_t rows, Operation& o) const {
@@ -101,6 +127,7 @@ void Blas::prepare(const BlasProduct& p, std::int64_t rows, Operation& o) const 
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(p.y_type)));
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   }
+  if (p.type == DType::fp8_e4m3) set_scales(p, o);
   const auto layout = [&](cublasLtMatrixLayoutOpaque_t& l, DType type, std::int64_t height,
                           std::int64_t width, std::int64_t stride, std::int64_t batch_stride) {
     QUIRE_BLAS_CHECK(f_.layout_init(&l, sizeof(l), type_of(type), static_cast<std::uint64_t>(height),
@@ -144,6 +171,10 @@ const Blas::Choice& Blas::choose(const BlasProduct& p, std::int64_t workspace_by
   Choice& choice = choices_[choice_count_++ % kChoices];
   choice = {key, status == CUBLAS_STATUS_SUCCESS && found == 1, result.algo};
   return choice;
+}
+
+bool Blas::finds(const BlasProduct& p, std::int64_t workspace_bytes) {
+  return takes(p) && choose(p, workspace_bytes).found;
 }
 
 bool Blas::multiply(const BlasProduct& p, void* workspace, std::int64_t workspace_bytes,

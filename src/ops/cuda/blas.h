@@ -14,13 +14,17 @@
 namespace quire::ops::cuda {
 
 // y[b] = x[b] w[b]^T (+ bias): x [rows, in], w [out, in], y [rows, out], `batch` of them at the given
-// distances. Strides are in elements. x and w are both bf16, both f16 or both f32; sums are float32.
+// distances. Strides are in elements. x and w are both bf16, both f16, both f32 or both fp8_e4m3; sums are
+// float32. e4m3 has one factor per row of x and of w, both on the device (never read by the host): sm_90 and
+// cuBLASLt 12.9, which lets them differ by row.
 struct BlasProduct {
   const void* x = nullptr;
   const void* w = nullptr;
   void* y = nullptr;
-  const void* bias = nullptr;  // [out] of y's type, or null
-  DType type = DType::bf16;    // of x and w
+  const void* bias = nullptr;      // [out] of y's type, or null
+  const float* x_scale = nullptr;  // [rows], fp8_e4m3 only
+  const float* w_scale = nullptr;  // [out]
+  DType type = DType::bf16;        // of x and w
   DType y_type = DType::bf16;
   std::int64_t rows = 0, in = 0, out = 0;
   std::int64_t x_stride = 0, w_stride = 0, y_stride = 0;
@@ -38,6 +42,8 @@ class Blas {
   const std::string& missing() const { return missing_; }
   // Whether cuBLASLt is there and takes the operands' places and strides.
   bool takes(const BlasProduct& product) const;
+  // takes(product), and there is a kernel for it: multiply() will do it.
+  bool finds(const BlasProduct& product, std::int64_t workspace_bytes);
   // False, and nothing done, when cuBLASLt has no kernel for it (some types have none with a bias). REQUIRES:
   // takes(product). `workspace`: workspace_bytes that no other call uses meanwhile.
   bool multiply(const BlasProduct& product, void* workspace, std::int64_t workspace_bytes,
@@ -47,6 +53,7 @@ class Blas {
   struct Functions {
     decltype(&::cublasLtCreate) create = nullptr;
     decltype(&::cublasLtDestroy) destroy = nullptr;
+    decltype(&::cublasLtGetVersion) version = nullptr;
     decltype(&::cublasLtMatmul) matmul = nullptr;
     decltype(&::cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
     decltype(&::cublasLtMatmulDescInit_internal) desc_init = nullptr;
@@ -69,6 +76,7 @@ class Blas {
   };
   struct Operation;
 
+  void set_scales(const BlasProduct& product, Operation& operation) const;
   void prepare(const BlasProduct& product, std::int64_t rows, Operation& operation) const;
   const Choice& choose(const BlasProduct& product, std::int64_t workspace_bytes);
 
@@ -76,6 +84,7 @@ class Blas {
   std::string missing_;
   Functions f_;
   cublasLtHandle_t handle_ = nullptr;
+  bool row_scales_ = false;                 // this library knows factors per row
   std::array<Choice, kChoices> choices_{};  // a ring: the oldest goes when it is full
   std::size_t choice_count_ = 0;
 };

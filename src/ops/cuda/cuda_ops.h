@@ -12,6 +12,7 @@
 #include <string>
 
 #include "ops/cuda/blas.h"
+#include "ops/cuda/round_rows.h"
 #include "ops/cuda/workspace.h"
 #include "ops/ops.h"
 
@@ -48,6 +49,17 @@ class CudaOps final : public Ops {
 
  private:
   TensorView operand(const TensorView& x, DType type, void* place, platform::Stream& stream);
+  // What linear needs besides its arguments, in the workspace.
+  struct LinearScratch {
+    void* x = nullptr;    // the input converted
+    RoundedRows rounded;  // or rounded; values null: not by this call
+    bool is_rounded = false;
+    void* bias = nullptr;
+    char* panel = nullptr;
+  };
+  LinearScratch linear_scratch(const Linear& args) const;
+  bool multiply_rounded(const TensorView& x, const LinearTarget& target, LinearScratch& scratch,
+                        platform::Stream& stream);
   void multiply_many(const TensorView& x, const LinearTarget& target, void* bias_place, char* panel,
                      platform::Stream& stream);
   const void* bias_of(const LinearTarget& target, void* place, platform::Stream& stream);

@@ -152,8 +152,11 @@ __device__ __forceinline__ void store8(char* row, DType type, bool vector, std::
   if (type == DType::fp8_e4m3) {
     std::uint32_t words[2] = {0, 0};
 #pragma unroll
-    for (int j = 0; j < 8; ++j)
-      words[j / 4] |= static_cast<std::uint32_t>(float_to_fp8(x[j])) << (8 * (j & 3));
+    for (int j = 0; j < 4; ++j) {
+      const float2 two = make_float2(x[2 * j], x[2 * j + 1]);
+      const std::uint32_t pair = __nv_cvt_float2_to_fp8x2(two, __NV_SATFINITE, __NV_E4M3);
+      words[j / 2] |= pair << (16 * (j & 1));
+    }
     *reinterpret_cast<uint2*>(row + i) = make_uint2(words[0], words[1]);
     return;
   }

@@ -1,4 +1,6 @@
-// linear and head_linear: few rows go to gemv, many to cuBLASLt, what neither takes to a plain kernel.
+// linear and head_linear: few rows go to gemv, many to cuBLASLt, what neither takes to a plain kernel. Many
+// rows by fp8 weights: rounded to fp8 themselves where the call allows it and cuBLASLt has the product, else
+// the weights are widened to bf16.
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.h"
@@ -72,20 +74,40 @@ DType operand_type(WeightFormat format) {
   return format == WeightFormat::fp8_e4m3 ? DType::bf16 : dtype_of(format);
 }
 
+// Whether the factors of `rows` rows at `first` go on at `next`; or there are none of either.
+bool continues(const float* first, std::int64_t rows, const float* next) {
+  return first == nullptr ? next == nullptr : first + rows == next;
+}
+
 // Whether `next` lies right behind `first`, so that one product serves both.
 bool adjoins(const LinearTarget& first, const LinearTarget& next) {
   const WeightView& a = first.weight;
   const auto y_bytes = static_cast<std::int64_t>(dtype_bytes(first.y.dtype));
-  return a.format == next.weight.format && a.row_bytes == next.weight.row_bytes && a.row_scale == nullptr &&
-         next.weight.row_scale == nullptr && first.bias == nullptr && next.bias == nullptr &&
+  return a.format == next.weight.format && a.row_bytes == next.weight.row_bytes &&
+         continues(a.row_scale, a.rows, next.weight.row_scale) && continues(first.bias, a.rows, next.bias) &&
          first.y.dtype == next.y.dtype && first.y.stride[0] == next.y.stride[0] &&
          static_cast<const char*>(a.data) + a.rows * a.row_bytes == next.weight.data &&
          static_cast<char*>(first.y.data) + a.rows * y_bytes == next.y.data;
 }
 
+std::int64_t most_rows(const OpsLimits& limits) { return std::max(limits.max_rows, limits.max_logit_rows); }
+
 // Elements of the largest converted input.
 std::int64_t most_operands(const OpsLimits& limits) {
-  return std::max(limits.max_rows, limits.max_logit_rows) * std::max(limits.max_cols, limits.max_hidden);
+  return most_rows(limits) * std::max(limits.max_cols, limits.max_hidden);
+}
+
+void check_linear(const Linear& args) {
+  QUIRE_CHECK(is_matrix(args.x) && args.target_count >= 1 && args.target_count <= kMaxTargets,
+              "targets={} x rank {}", args.target_count, args.x.rank);
+  for (int t = 0; t < args.target_count; ++t) {
+    const LinearTarget& target = args.targets[t];
+    QUIRE_CHECK(is_matrix(target.y) && target.weight.cols == args.x.cols() &&
+                    target.y.cols() == target.weight.rows && target.y.rows() == args.x.rows() &&
+                    target.weight.data != nullptr,
+                "x {} x {}, weight {} x {}, y {} x {}", args.x.rows(), args.x.cols(), target.weight.rows,
+                target.weight.cols, target.y.rows(), target.y.cols());
+  }
 }
 
 BlasProduct product_of(const TensorView& x, const LinearTarget& target) {
@@ -110,7 +132,8 @@ std::span<const LinearFormat> CudaOps::linear_formats() const {
   static constexpr LinearFormat kFormats[] = {
       {WeightFormat::bf16, "own / cuBLASLt", "bf16", Determinism::run_to_run},
       {WeightFormat::f16, "own / cuBLASLt", "f16", Determinism::run_to_run},
-      {WeightFormat::fp8_e4m3, "own / cuBLASLt", "bf16", Determinism::run_to_run},
+      {WeightFormat::fp8_e4m3, "own / cuBLASLt", "bf16", Determinism::run_to_run,
+       "e4m3 per row, where there are over 16 and cuBLASLt has the product"},
       {WeightFormat::f32, "own / cuBLASLt", "f32", Determinism::run_to_run},
   };
   return kFormats;
@@ -119,9 +142,53 @@ std::span<const LinearFormat> CudaOps::linear_formats() const {
 std::int64_t linear_workspace_bytes(const OpsLimits& limits) {
   Carver sizes(nullptr);
   sizes.take<float>(most_operands(limits));
+  sizes.take<float>(most_rows(limits));
   sizes.take<float>(kMostBias);
   sizes.take<char>(kPanelBytes);
   return sizes.used();
+}
+
+// An input that is converted to bf16 takes half of its place: a rounded one lies behind it.
+CudaOps::LinearScratch CudaOps::linear_scratch(const Linear& args) const {
+  const std::int64_t rows = args.x.rows(), elements = rows * args.x.cols();
+  QUIRE_CHECK(elements <= most_operands(workspace_.limits()), "{} rows of {} columns are over the limits",
+              rows, args.x.cols());
+  Carver carver(workspace_.scratch());
+  LinearScratch scratch;
+  auto* place = carver.take<char>(elements * 4);
+  auto* scales = carver.take<float>(rows);
+  scratch.x = place;
+  scratch.bias = carver.take<float>(kMostBias);
+  scratch.panel = carver.take<char>(kPanelBytes);
+  const bool rounds = args.x_rounding == RowRounding::e4m3 &&
+                      args.targets[0].weight.format == WeightFormat::fp8_e4m3 && args.x.cols() % 16 == 0;
+  const std::int64_t behind = (elements * 2 + 255) / 256 * 256;
+  if (rounds && behind + elements <= elements * 4)
+    scratch.rounded = {reinterpret_cast<std::uint8_t*>(place + behind), scales};
+  return scratch;
+}
+
+// One target, x rounded to e4m3 (once for all targets of a call). False, and nothing done, where cuBLASLt has
+// no such product.
+bool CudaOps::multiply_rounded(const TensorView& x, const LinearTarget& target, LinearScratch& scratch,
+                               platform::Stream& stream) {
+  const RoundedRows& rounded = scratch.rounded;
+  if (rounded.values == nullptr || target.weight.row_scale == nullptr) return false;
+  BlasProduct p = product_of(TensorView::matrix(rounded.values, DType::fp8_e4m3, x.rows(), x.cols()), target);
+  p.x_scale = rounded.scales;
+  p.w_scale = target.weight.row_scale;
+  if (target.bias != nullptr) p.bias = target.y.dtype == DType::f32 ? target.bias : scratch.bias;
+  const bool bias_inside = p.bias != nullptr && blas_.finds(p, kBlasBytes);
+  if (!bias_inside) {
+    p.bias = nullptr;
+    if (!blas_.finds(p, kBlasBytes)) return false;
+  }
+  if (!scratch.is_rounded) round_rows(x, rounded, stream);
+  scratch.is_rounded = true;
+  if (bias_inside) bias_of(target, scratch.bias, stream);
+  blas_.multiply(p, workspace_.blas(), kBlasBytes, stream);
+  if (target.bias != nullptr && !bias_inside) add_bias(target.y, target.bias, stream);
+  return true;
 }
 
 // One target and many rows; x is of the product's type.
@@ -174,51 +241,42 @@ TensorView CudaOps::operand(const TensorView& x, DType type, void* place, platfo
 }
 
 void CudaOps::linear(const Linear& args, platform::Stream& stream) {
-  QUIRE_CHECK(is_matrix(args.x) && args.target_count >= 1 && args.target_count <= kMaxTargets,
-              "targets={} x rank {}", args.target_count, args.x.rank);
-  bool one_format = true;
-  for (int t = 0; t < args.target_count; ++t) {
-    const LinearTarget& target = args.targets[t];
-    QUIRE_CHECK(is_matrix(target.y) && target.weight.cols == args.x.cols() &&
-                    target.y.cols() == target.weight.rows && target.y.rows() == args.x.rows() &&
-                    target.weight.data != nullptr,
-                "x {} x {}, weight {} x {}, y {} x {}", args.x.rows(), args.x.cols(), target.weight.rows,
-                target.weight.cols, target.y.rows(), target.y.cols());
-    one_format = one_format && target.weight.format == args.targets[0].weight.format;
-  }
+  check_linear(args);
   if (args.x.rows() == 0) return;
+  const WeightFormat format = args.targets[0].weight.format;
+  bool one_format = true;
+  for (int t = 1; t < args.target_count; ++t)
+    one_format = one_format && args.targets[t].weight.format == format;
   if (!one_format) {
     for (int t = 0; t < args.target_count; ++t) {
-      Linear one;
-      one.x = args.x;
+      Linear one = args;
       one.targets[0] = args.targets[t];
       one.target_count = 1;
       linear(one, stream);
     }
     return;
   }
-  const WeightFormat format = args.targets[0].weight.format;
-  QUIRE_CHECK(args.x.rows() * args.x.cols() <= most_operands(workspace_.limits()),
-              "{} rows of {} columns are over the limits", args.x.rows(), args.x.cols());
-  Carver carver(workspace_.scratch());
-  void* x_place = carver.take<float>(args.x.rows() * args.x.cols());
-  void* bias_place = carver.take<float>(kMostBias);
-  char* panel = carver.take<char>(kPanelBytes);
+  LinearScratch scratch = linear_scratch(args);
   // A few rows of float32 weights (a router, say): reading them is all there is to do.
   if (format == WeightFormat::f32 && args.x.rows() <= kGemvRows) {
     for (int t = 0; t < args.target_count; ++t) plain(args.x, args.targets[t], stream);
     return;
   }
-  Linear ready = args;
-  ready.x = operand(args.x, operand_type(format), x_place, stream);
-  if (arch_ >= 90 && gemv_takes(ready)) return gemv(ready, workspace_.counters(), multiprocessors_, stream);
-  for (int t = 0; t < ready.target_count; ++t) {
-    LinearTarget merged = ready.targets[t];
-    while (t + 1 < ready.target_count && adjoins(merged, ready.targets[t + 1])) {
-      merged.weight.rows += ready.targets[++t].weight.rows;
+  TensorView x;  // as a product that does not round it wants it
+  if (args.x.rows() <= kGemvRows) {
+    Linear few = args;
+    few.x = x = operand(args.x, operand_type(format), scratch.x, stream);
+    if (arch_ >= 90 && gemv_takes(few)) return gemv(few, workspace_.counters(), multiprocessors_, stream);
+  }
+  for (int t = 0; t < args.target_count; ++t) {
+    LinearTarget merged = args.targets[t];
+    while (t + 1 < args.target_count && adjoins(merged, args.targets[t + 1])) {
+      merged.weight.rows += args.targets[++t].weight.rows;
       merged.y.shape[1] = merged.weight.rows;
     }
-    multiply_many(ready.x, merged, bias_place, panel, stream);
+    if (multiply_rounded(args.x, merged, scratch, stream)) continue;
+    if (x.data == nullptr) x = operand(args.x, operand_type(format), scratch.x, stream);
+    multiply_many(x, merged, scratch.bias, scratch.panel, stream);
   }
 }
 
