@@ -26,16 +26,44 @@ failed=0 table=""
 
 # part NAME SECONDS COMMAND...: its output goes to a log and, by its last lines, to the screen.
 part() {
-  local name=$1 limit=$2 begin=$SECONDS code
+  local name=$1 limit=$2 begin=$SECONDS
   shift 2
   timeout "$limit" "$@" >"$out/$name.log" 2>&1
-  code=$?
+  tell "$name" $? $((SECONDS - begin))
+}
+
+# begin NAME SECONDS COMMAND...: a part beside those begun before; finish waits for all of them and tells.
+begun=()
+begin() {
+  local name=$1 limit=$2
+  shift 2
+  begun+=("$name")
+  (
+    SECONDS=0
+    timeout "$limit" "$@" >"$out/$name.log" 2>&1
+    echo "$? $SECONDS" >"$run/$name.code"
+  ) &
+}
+
+finish() {
+  local name code took
+  wait
+  for name in "${begun[@]}"; do
+    read -r code took <"$run/$name.code"
+    tell "$name" "$code" "$took"
+  done
+  begun=()
+}
+
+# tell NAME CODE SECONDS
+tell() {
+  local name=$1 code=$2
   if [ $code -ne 0 ]; then
     failed=$((failed + 1))
     grep -E 'FAILED|Failure|rror|check failed' "$out/$name.log" | head -n 12
     tail -n 8 "$out/$name.log"
   fi
-  table+=$(printf '%-22s %4d s  %s' "$name" $((SECONDS - begin)) "$([ $code -eq 0 ] && echo passed || echo "FAILED ($code)")")$'\n'
+  table+=$(printf '%-34s %4d s  %s' "$name" "$3" "$([ $code -eq 0 ] && echo passed || echo "FAILED ($code)")")$'\n'
 }
 
 figures() { for log in "$@"; do [ -f "$out/$log.log" ] && tail -n 14 "$out/$log.log" | cut -c1-220; done; }
@@ -71,20 +99,30 @@ for name in $parts; do
     offline)
       part offline 120 "$bin/quire" bench offline $dummy --requests 256 --prompt 1024 --output 1024 ;;
     sanitize)
-      # Small cases of every kind of kernel. racecheck takes 10 s and more for a model, so it sees four; it itself
-      # fails (an internal error of 2025.3) on the kernel of few-row products, whose weights come by bulk copies, and
-      # with a list of kernels to look at. synccheck looks at the barriers of all.
+      # Small cases of every kind of kernel, and shares of verify's for attention. The tools work on one core each, so
+      # all run at once. racecheck takes 10 s and more for a model, so it sees six, each alone; it itself fails (an
+      # internal error of 2025.3) on the kernel of few-row products, whose weights come by bulk copies, and with a
+      # list of kernels to look at. synccheck looks at the barriers of all.
       small='RopeDevice.Halves*:Kv*:MoeDevice.Equal*:RouteDevice*:HeadLinear*:RmsNorm*:Activation*:Copy*:Embed*'
       small+=':Softcap*:SampleDevice.Rows*:ScoreDevice*:LinearDevice.Several*'
       for tool in memcheck racecheck initcheck synccheck; do
-        check=(compute-sanitizer --tool $tool --error-exitcode 9) models='*DeviceSmoke*'
+        check=(compute-sanitizer --tool $tool --error-exitcode 9) shares=1
+        models=('*')
         if [ $tool = racecheck ]; then
-          check+=(--kernel-name-exclude kns=ring_kernel)
-          models='*DeviceSmoke*/llama_*:*DeviceSmoke*/gpt_oss_bf16:*DeviceSmoke*/deepseek_v3_bf16'
+          check+=(--kernel-name-exclude kns=ring_kernel) shares=6
+          models=(llama_bf16 llama_fp8_e4m3 gemma3_bf16 qwen3_fp8_e4m3 gpt_oss_bf16 deepseek_v3_bf16)
         fi
-        part "${tool}_ops" 120 "${check[@]}" "$bin/quire_ops_cuda_device_test" --gtest_filter="$small"
-        part "${tool}_engine" 240 "${check[@]}" "$bin/quire_engine_device_test" --gtest_filter="$models"
-      done ;;
+        begin "${tool}_ops" 400 "${check[@]}" "$bin/quire_ops_cuda_device_test" --gtest_filter="$small"
+        for model in "${models[@]}"; do
+          begin "${tool}_engine_${model//\*/all}" 400 "${check[@]}" "$bin/quire_engine_device_test" \
+            --gtest_filter="*DeviceSmoke*/$model"
+        done
+        for ((share = 1; share <= shares; share++)); do
+          begin "${tool}_attention_$share" 400 "${check[@]}" "$bin/quire" verify --device cuda --backend cuda \
+            --share "$share/$((2 * shares))"
+        done
+      done
+      finish ;;
     peers)
       kit=${PEERS:?peers need PEERS}
       [ -d "$kit" ] || { tar -C "$run" -xJf "$kit" && kit=$run/$(basename "$kit" .tar.xz); }

@@ -21,6 +21,7 @@ struct VerifyFlags {
   std::string device = "cpu";
   std::uint64_t seed = 1;
   int seconds = 0;
+  std::string share;
   std::string fault;
   bool json = false;
 };
@@ -72,6 +73,16 @@ Result<std::vector<attention::Backend>> rows_of_model(const std::string& path,
   return rows;
 }
 
+// "2/8", or nothing: all cases.
+Status read_share(const std::string& text, conformance::VerifyOptions& options) {
+  if (text.empty()) return {};
+  const std::size_t slash = text.find('/');
+  if (slash == std::string::npos || !parse_number(text.substr(0, slash), &options.share) ||
+      !parse_number(text.substr(slash + 1), &options.shares))
+    return bad_input(fmt::format("--share {}: wanted is N/M, such as 2/8: the second of eight shares", text));
+  return {};
+}
+
 Status verify(const VerifyFlags& flags) {
   QUIRE_TRY(opened, platform::open_device(flags.device, platform::ThreadPlan{}));
   const platform::DeviceInfo device = opened->info();
@@ -82,11 +93,12 @@ Status verify(const VerifyFlags& flags) {
     QUIRE_TRY(rows, rows_of_model(flags.model, whole, device));
     table = std::move(rows);
   }
-  const conformance::VerifyOptions options{.device = flags.device,
-                                           .backend = flags.backend,
-                                           .seed = flags.seed,
-                                           .seconds = flags.seconds,
-                                           .fault = flags.fault};
+  conformance::VerifyOptions options{.device = flags.device,
+                                     .backend = flags.backend,
+                                     .seed = flags.seed,
+                                     .seconds = flags.seconds,
+                                     .fault = flags.fault};
+  QUIRE_TRY_STATUS(read_share(flags.share, options));
   QUIRE_TRY(report, conformance::verify(table, options));
   if (flags.json) {
     fmt::print("{}\n", json_text(to_json(report)));
@@ -107,6 +119,8 @@ Command make_verify(CLI::App& root) {
       .number("--seed", &flags->seed, "of the cases")
       .number("--seconds", &flags->seconds, 0, 86400,
               "time for random cases beyond the covering arrays; 0: a fixed number")
+      .text("--share", &flags->share,
+            "N/M: the Nth of M shares of the cases, which several processes can take at once")
       .text("--fault", &flags->fault, "plant a fault: verify must fail (an unknown name lists them)")
       .json(&flags->json);
   return {&command.app(), std::make_shared<Settings>(), [flags] { return verify(*flags); }};

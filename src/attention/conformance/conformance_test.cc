@@ -55,6 +55,21 @@ TEST(Verify, UnknownNamesAreAnsweredWithTheList) {
   EXPECT_NE(no_row.error().message.find("reference"), std::string::npos);
 }
 
+TEST(Verify, SharesAreTheWhole) {
+  attention::Backend row = attention::reference_backend();
+  row.caps.boxes = row.caps.boxes.first(1);
+  const auto cases = [&row](int share, int shares) {
+    const auto report = verify({&row, 1}, {.share = share, .shares = shares});
+    EXPECT_TRUE(report.ok() && report->passed);
+    return report.ok() ? report->rows[0].cases : 0;
+  };
+  const int first = cases(1, 3), second = cases(2, 3), third = cases(3, 3);
+  EXPECT_EQ(first + second + third, cases(1, 1));
+  EXPECT_GT(third, first / 2);
+  for (const auto& [share, shares] : {std::pair{0, 3}, {4, 3}, {1, 0}})
+    EXPECT_FALSE(verify({&row, 1}, {.share = share, .shares = shares}).ok()) << share << " of " << shares;
+}
+
 TEST(Sweep, MeetsEveryPairThatCanOccurAndRepeatsBySeed) {
   const attention::Backend row = attention::reference_backend();
   const Sweep a = make_sweep(row, 0, 7, 10);

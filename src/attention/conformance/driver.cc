@@ -33,7 +33,7 @@ class RowRun {
     report_.name = row_.name;
     start_ = Clock::now();
     for (int box = 0; box < static_cast<int>(row_.caps.boxes.size()) && !enough(); ++box) run_box(box);
-    if (fault_ == nullptr) check_refusals();
+    if (fault_ == nullptr && options_.share == 1) check_refusals();
     report_.cases = report_.passed + report_.failed + report_.skipped;
     report_.seconds = seconds_since(start_);
     return report_;
@@ -61,6 +61,9 @@ class RowRun {
                        finding.worst.gate};
   }
 
+  // Cases go round the shares, so that each has some of every box.
+  bool is_mine(int number) const { return number % options_.shares == options_.share - 1; }
+
   bool run_case(const Case& c, int number) {
     const std::string name = name_of(c);
     if (auto reason = supports(row_, c.problem)) {
@@ -82,13 +85,14 @@ class RowRun {
     Sweep sweep = make_sweep(row_, box, options_.seed, extra);
     const int covering = static_cast<int>(sweep.cases.size()) - extra;
     if (!box_is_here(row_.caps.boxes[static_cast<std::size_t>(box)], device)) {
-      report_.skipped += covering;
+      for (int i = 0; i < covering; ++i) report_.skipped += is_mine(i) ? 1 : 0;
       return;
     }
     std::vector<std::vector<int>> proven;  // passing cases per axis and value
     for (const Axis& axis : sweep.axes) proven.emplace_back(axis.values.size());
     const double share = seconds_ * (box + 1) / static_cast<double>(row_.caps.boxes.size());
     for (int i = 0; i < static_cast<int>(sweep.cases.size()) && !enough(); ++i) {
+      if (!is_mine(i)) continue;
       if (i >= covering && options_.seconds > 0 && seconds_since(start_) > share) break;
       Case& c = sweep.cases[static_cast<std::size_t>(i)];
       c.problem.platform = device.kind;
@@ -100,7 +104,7 @@ class RowRun {
       if (!run_case(c, i)) continue;
       for (std::size_t a = 0; a < proven.size(); ++a) ++proven[a][c.values[a]];
     }
-    if (fault_ == nullptr) check_claims(box, sweep, proven);
+    if (fault_ == nullptr && options_.shares == 1) check_claims(box, sweep, proven);
   }
 
   // A claim without a passing case is a failure.
@@ -158,6 +162,9 @@ Result<VerifyReport> verify(std::span<const Backend> table, const VerifyOptions&
   const Fault* fault = options.fault.empty() ? nullptr : find_fault(options.fault);
   if (!options.fault.empty() && fault == nullptr)
     return bad_input(fmt::format("there is no fault '{}'; there are\n{}", options.fault, fault_list()));
+  if (options.shares < 1 || options.share < 1 || options.share > options.shares)
+    return bad_input(fmt::format("share {0} of {1} is none: the shares of {1} are 1 to {1}", options.share,
+                                 options.shares));
   std::vector<const Backend*> rows;
   for (const Backend& row : table)
     if (options.backend.empty() || row.name == options.backend) rows.push_back(&row);

@@ -14,9 +14,11 @@ struct VerifyOptions {
   std::string device = "cpu";  // the table is this platform's
   std::string backend;         // one row only; empty: all
   std::uint64_t seed = 1;
-  int seconds = 0;    // for all rows together; 0: covering arrays and kExtraCases per box. The covering
-                      // arrays always run whole; seconds bounds the random cases that follow them.
-  std::string fault;  // plants one (faults.h); a row is given up after a few failures then
+  int seconds = 0;  // for all rows together; 0: covering arrays and kExtraCases per box. The covering
+                    // arrays always run whole; seconds bounds the random cases that follow them.
+  int share = 1, shares = 1;  // the cases may be spread over several processes: this one's share, 1..shares.
+                              // Claims are counted over all cases, so only where shares is 1.
+  std::string fault;          // plants one (faults.h); a row is given up after a few failures then
 };
 
 inline constexpr int kExtraCases = 80;
@@ -46,8 +48,8 @@ struct VerifyReport {
 
 inline constexpr int kMostFailures = 20;
 
-// bad_input for an unknown row or fault (the message lists those there are), or for a fault that no row asked
-// for can show.
+// bad_input for an unknown row or fault (the message lists those there are), for a fault that no row asked
+// for can show, or for a share that is none.
 Result<VerifyReport> verify(std::span<const attention::Backend> table, const VerifyOptions& options);
 
 }  // namespace quire::conformance
