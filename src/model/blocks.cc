@@ -56,6 +56,7 @@ void linear(const Step& step, TensorView x, const WeightView& weight, const floa
   args.x = x;
   args.targets[0] = {weight, bias, y};
   args.target_count = 1;
+  args.x_rounding = x_rounding(step.spec);
   step.ops().linear(args, step.stream());
 }
 
@@ -70,6 +71,7 @@ void attention_block(const Step& step, int layer, const LayerWeights& weights, c
   qkv.targets[1] = {weights.k, weights.k_bias, b.k};
   qkv.targets[2] = {weights.v, weights.v_bias, b.v};
   qkv.target_count = 3;
+  qkv.x_rounding = x_rounding(spec);
   step.ops().linear(qkv, step.stream());
 
   const RopeSpec& rope = spec.ropes[place.rope];
@@ -102,6 +104,7 @@ void mlp(const Step& step, const MlpWeights& weights, TensorView x, TensorView y
   both.targets[0] = {weights.gate, nullptr, gate};
   both.targets[1] = {weights.up, nullptr, up};
   both.target_count = 2;
+  both.x_rounding = x_rounding(step.spec);
   step.ops().linear(both, step.stream());
 
   ops::GatedActivation activate;

@@ -12,6 +12,11 @@ TensorView head_dims(TensorView heads, std::int64_t begin, std::int64_t count);
 // y = x / rms(x) * weight; with a non-empty `add`, x += add first. An empty y: only the sum.
 void rms_norm(const Step& step, TensorView x, TensorView add, const float* weight, TensorView y);
 
+// What products of quantised weights may do to activations: what the checkpoint was made for.
+inline ops::RowRounding x_rounding(const ModelSpec& spec) {
+  return spec.quant ? ops::RowRounding::e4m3 : ops::RowRounding::none;
+}
+
 // y = x W^T + bias.
 void linear(const Step& step, TensorView x, const WeightView& weight, const float* bias, TensorView y);
 

@@ -1,5 +1,7 @@
 #include "model/convert.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -113,17 +115,27 @@ struct Piece {
   char* target() const { return static_cast<char*>(conversion->target) + row_begin * row_bytes(); }
 };
 
+bool holds_nan(const char* e4m3, std::int64_t count) {
+  bool nan = false;
+  for (std::int64_t i = 0; i < count; ++i) nan |= (e4m3[i] & 0x7f) == 0x7f;
+  return nan;
+}
+
 // The piece's rows at `out`. `row`: the thread's own, as long as the longest row.
 void convert(const Piece& piece, char* out, std::vector<float>& row) {
   const Conversion& c = *piece.conversion;
-  const bool as_stored = c.type == DType::bf16 && c.format == WeightFormat::bf16 && c.source != nullptr &&
-                         c.col_step == 1 && c.add == 0.0f;
+  const bool same = c.type == DType::bf16 ? c.format == WeightFormat::bf16 : c.type == DType::fp8_e4m3;
+  const bool as_stored = same && c.source != nullptr && c.col_step == 1 && c.add == 0.0f;
   for (std::int64_t r = piece.row_begin; r < piece.row_end; ++r, out += piece.row_bytes()) {
     if (c.type == DType::f32) {
       read_row(c, r, reinterpret_cast<float*>(out));
     } else if (as_stored) {
-      std::memcpy(out, c.source + (c.begin + r * c.row_step) * 2,
+      const auto bytes = static_cast<std::int64_t>(dtype_bytes(c.type));
+      std::memcpy(out, c.source + (c.begin + r * c.row_step) * bytes,
                   static_cast<std::size_t>(piece.row_bytes()));
+    } else if (c.type == DType::fp8_e4m3) {
+      read_row(c, r, row.data());
+      for (std::int64_t i = 0; i < c.cols; ++i) out[i] = static_cast<char>(f32_to_fp8_e4m3(row[i]));
     } else {
       read_row(c, r, row.data());
       auto* rounded = reinterpret_cast<std::uint16_t*>(out);
@@ -135,7 +147,10 @@ void convert(const Piece& piece, char* out, std::vector<float>& row) {
 std::vector<Piece> cut(const std::vector<Conversion>& conversions) {
   std::vector<Piece> pieces;
   for (const Conversion& c : conversions) {
-    QUIRE_CHECK(c.type == DType::f32 || c.type == DType::bf16, "type={}", to_string(c.type));
+    const bool stays_fp8 =
+        c.source == nullptr || (c.format == WeightFormat::fp8_e4m3 && c.col_step == 1 && c.add == 0.0f);
+    QUIRE_CHECK(c.type == DType::f32 || c.type == DType::bf16 || (c.type == DType::fp8_e4m3 && stays_fp8),
+                "type={} of {}", to_string(c.type), weight_format_info(c.format).name);
     const std::int64_t step = std::max<std::int64_t>(1, kPieceElements / std::max<std::int64_t>(1, c.cols));
     for (std::int64_t row = 0; row < c.rows; row += step)
       pieces.push_back({&c, row, std::min(c.rows, row + step)});
@@ -187,14 +202,16 @@ Status run_conversions(const std::vector<Conversion>& conversions, platform::Dev
     QUIRE_TRY(memory, device.allocate_pinned(2 * longest_piece * workers, "loading weights"));
     staging = std::move(memory);
   }
-  std::atomic<std::size_t> next = 0;
+  std::atomic<std::size_t> next = 0, damaged = pieces.size();
   const auto work = [&](int worker) {
     std::vector<float> row(static_cast<std::size_t>(longest_row));
     std::optional<Courier> courier;
     if (!direct) courier.emplace(device, staging->as<char>() + 2 * worker * longest_piece, longest_piece);
     for (std::size_t i = next++; i < pieces.size(); i = next++) {
       const Piece& piece = pieces[i];
-      convert(piece, courier ? courier->next_slot() : piece.target(), row);
+      char* out = courier ? courier->next_slot() : piece.target();
+      convert(piece, out, row);
+      if (piece.conversion->type == DType::fp8_e4m3 && holds_nan(out, piece.bytes())) damaged = i;
       if (courier) courier->send(piece.target(), piece.bytes());
     }
   };
@@ -202,7 +219,9 @@ Status run_conversions(const std::vector<Conversion>& conversions, platform::Dev
   for (int i = 1; i < workers; ++i) team.emplace_back(work, i);
   work(0);
   team.clear();
-  return {};
+  if (damaged == pieces.size()) return {};
+  return bad_input(
+      fmt::format("the F8_E4M3 matrix {} holds NaN: the file is damaged", pieces[damaged].conversion->name));
 }
 
 }  // namespace quire::model

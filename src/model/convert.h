@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -23,6 +24,7 @@ struct DummySource {
 
 // target[r * cols + c] = add + source[begin + r * row_step + c * col_step], steps in elements.
 struct Conversion {
+  std::string_view name;              // of the tensor, borrowed, for messages
   const std::byte* source = nullptr;  // no alignment needed; null: dummy
   WeightFormat format =
       WeightFormat::f32;  // blocks: whole rows only (col_step 1, begin and row_step of cols)
@@ -33,11 +35,12 @@ struct Conversion {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   float add = 0.0f;
-  DType type = DType::f32;  // of the target: f32 or bf16
+  DType type = DType::f32;  // of the target: f32, bf16, or fp8_e4m3 (of fp8_e4m3 in whole rows, or dummy)
   void* target = nullptr;   // device memory, dense
 };
 
-// All of them, on `threads` threads; returns when done. Large ones are cut into stretches of rows. Where the
+// All of them, on `threads` threads; returns when done. An e4m3 matrix that holds NaN is refused: own kernels
+// widen what is no NaN only. Large ones are cut into stretches of rows. Where the
 // host cannot write device memory, every thread converts into page-locked memory and copies on a stream of
 // its own, one stretch converting while the last one travels.
 Status run_conversions(const std::vector<Conversion>& conversions, platform::Device& device, int threads);

@@ -121,6 +121,7 @@ void ModelBase::logits(const StepContext& context, TensorView hidden, TensorView
   head.x = hidden;
   head.targets[0] = {weights_.lm_head, nullptr, logits};
   head.target_count = 1;
+  head.x_rounding = x_rounding(spec_);
   context.ops.linear(head, context.stream);
   if (spec_.final_softcap <= 0) return;
   ops::SoftcapScale cap;

@@ -84,6 +84,23 @@ std::string_view huggingface_name(const ModelSpec& spec, const NameLine& line) {
   return line.huggingface;
 }
 
+// Matrices of linear layers that quantisation stores in another way.
+bool is_linear(WeightId id) {
+  switch (id) {
+    case WeightId::lm_head:
+    case WeightId::q:
+    case WeightId::k:
+    case WeightId::v:
+    case WeightId::o:
+    case WeightId::gate:
+    case WeightId::up:
+    case WeightId::down:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // Collects the expected tensors of one spec.
 class Lister {
  public:
@@ -104,7 +121,13 @@ class Lister {
 
  private:
   void add(WeightId id, std::vector<std::int64_t> shape, std::int32_t expert = -1) {
-    out_.push_back({id, layer_, expert, weight_name(spec_, id, layer_, expert), std::move(shape)});
+    std::string name = weight_name(spec_, id, layer_, expert);
+    const bool fp8 = spec_.quant && is_linear(id) && !is_quant_ignored(spec_, module_name(name));
+    if (!fp8) return out_.push_back({id, layer_, expert, std::move(name), std::move(shape)});
+    std::vector<std::int64_t> scales{1};
+    if (spec_.quant->per_row) scales = {shape[0], 1};
+    out_.push_back({id, layer_, expert, name, std::move(shape), WeightPart::fp8});
+    out_.push_back({id, layer_, expert, name + "_scale", std::move(scales), WeightPart::fp8_scale});
   }
   void norms() {
     add(WeightId::attn_norm, {spec_.hidden});
@@ -213,6 +236,17 @@ std::string weight_name(const ModelSpec& spec, WeightId id, std::int32_t layer, 
   }
   if (!per_layer) return name;
   return fmt::format("{}.{}.{}", gguf ? "blk" : "model.layers", layer, name);
+}
+
+std::string_view module_name(std::string_view weight_name) {
+  constexpr std::string_view kEnd = ".weight";
+  if (weight_name.ends_with(kEnd)) weight_name.remove_suffix(kEnd.size());
+  return weight_name;
+}
+
+bool is_quant_ignored(const ModelSpec& spec, std::string_view module) {
+  const std::vector<std::string>& names = spec.quant->ignored;
+  return std::binary_search(names.begin(), names.end(), module);
 }
 
 std::vector<ExpectedWeight> expected_weights(const ModelSpec& spec) { return Lister(spec).list(); }

@@ -56,6 +56,13 @@ enum class WeightId : std::uint8_t {
 };
 std::string_view to_string(WeightId id);
 
+// How a tensor is stored in a model whose spec says `quant`.
+enum class WeightPart : std::uint8_t {
+  whole,      // as in any other
+  fp8,        // e4m3, to be multiplied by
+  fp8_scale,  // its scales: [outputs, 1], or one (a scalar will do) for the matrix
+};
+
 // Stacked experts (gpt_oss in Hugging Face folders) lie [expert, in, out]: transposed against every other
 // matrix, which is [out, in]. In gate_up the outputs alternate: gate 0, up 0, gate 1, up 1, ...
 struct ExpectedWeight {
@@ -64,6 +71,7 @@ struct ExpectedWeight {
   std::int32_t expert = -1;
   std::string name;                 // in this file kind
   std::vector<std::int64_t> shape;  // outermost first
+  WeightPart part = WeightPart::whole;
 };
 
 // Every tensor that a model of this spec must have, model first, then layer by layer.
@@ -72,6 +80,11 @@ std::vector<ExpectedWeight> expected_weights(const ModelSpec& spec);
 // The name of one of them.
 std::string weight_name(const ModelSpec& spec, WeightId id, std::int32_t layer = -1,
                         std::int32_t expert = -1);
+
+// Of "x.weight": "x", as configs name layers.
+std::string_view module_name(std::string_view weight_name);
+// Whether spec.quant, which must be there, leaves this layer out.
+bool is_quant_ignored(const ModelSpec& spec, std::string_view module);
 
 // Tensors that may be there and are not read: rotary buffers of old checkpoints, a stray lm_head of a tied
 // model, multi-token prediction layers behind the last layer, GGUF's rope_freqs (it is in the spec).

@@ -135,6 +135,10 @@ std::string to_string(const ModelSpec& spec) {
                        moe.normalise ? "normalised, " : "", moe.scale, moe.shared_intermediate,
                        moe.biases ? ", biases" : "");
   }
+  if (spec.quant) {
+    out += fmt::format("linear layers in e4m3, a scale per {}, {} left out\n",
+                       spec.quant->per_row ? "output" : "matrix", spec.quant->ignored.size());
+  }
   for (std::size_t i = 0; i < spec.ropes.size(); ++i)
     out += fmt::format("rope {}: {}\n", i, to_string(spec.ropes[i]));
   for (const GroupSpec& group : spec.groups) {

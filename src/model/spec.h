@@ -73,6 +73,13 @@ struct MoeSpec {
   bool biases = false;                   // router and experts have biases
 };
 
+// Matrices of linear layers stored as e4m3 with float scales beside them (compressed-tensors'
+// "float-quantized"), made for activations that are rounded to e4m3 too, each token by a scale of its own.
+struct QuantSpec {
+  bool per_row = true;               // a scale for every output; false: one for the whole matrix
+  std::vector<std::string> ignored;  // sorted: layers that are stored as without quantisation ("lm_head")
+};
+
 struct ModelSpec {
   std::string architecture;  // as the file says: "LlamaForCausalLM", GGUF "llama"
   Family family = Family::llama;
@@ -107,6 +114,7 @@ struct ModelSpec {
 
   std::optional<LatentSpec> latent;
   std::optional<MoeSpec> moe;
+  std::optional<QuantSpec> quant;
   std::vector<RopeSpec> ropes;
   std::vector<GroupSpec> groups;  // in order of their first layer; none is empty
   std::vector<LayerSpec> layers;

@@ -32,24 +32,6 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kUnimple
     {"residual_multiplier", "1"},
 }};
 
-Status refuse_quantized(const JsonView& config) {
-  for (const std::string_view key : {"quantization_config", "compression_config"}) {
-    if (!config.has(key)) continue;
-    std::string method = "of an unnamed method";
-    if (config.is_object(key)) {
-      QUIRE_TRY(object, config.object(key));
-      if (object.is_string("quant_method")) {
-        QUIRE_TRY(name, object.string("quant_method"));
-        method = printable(name);
-      }
-    }
-    return bad_input(
-        fmt::format("{}: {} {} is not supported: use the 16-bit checkpoint, or a GGUF file of it",
-                    config.where(), key, method));
-  }
-  return {};
-}
-
 Result<DType> read_dtype(const JsonView& config) {
   const std::string_view key = config.has("dtype") ? "dtype" : "torch_dtype";
   if (!config.has(key)) return DType::f32;
@@ -172,7 +154,7 @@ Status require_off(const JsonView& config, std::string_view key, std::string_vie
 Result<ModelSpec> read_common(const JsonView& config, const ConfigDefaults& defaults,
                               std::int32_t* layers_out) {
   ModelSpec spec;
-  QUIRE_TRY_STATUS(refuse_quantized(config));
+  QUIRE_TRY(quant, read_quant(config));
   for (const auto& [key, off] : kUnimplemented) QUIRE_TRY_STATUS(require_off(config, key, off));
   QUIRE_TRY_STATUS(read_sizes(config, spec, layers_out));
   QUIRE_TRY(dtype, read_dtype(config));
@@ -184,6 +166,7 @@ Result<ModelSpec> read_common(const JsonView& config, const ConfigDefaults& defa
   spec.norm_eps = eps;
   spec.tied = tied;
   spec.activation = activation;
+  spec.quant = std::move(quant);
   spec.attention_scale = 1.0 / std::sqrt(static_cast<double>(spec.qk_dim));
   return spec;
 }
@@ -310,6 +293,7 @@ Result<ModelSpec> checked(ModelSpec spec) {
                                    checkpoint::kMaxTensors));
     }
   }
+  QUIRE_TRY_STATUS(check_quant(spec));
   return spec;
 }
 

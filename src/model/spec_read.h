@@ -76,6 +76,11 @@ Result<std::vector<bool>> read_sliding(const checkpoint::JsonView& config, std::
 // Fills groups and layers: sliding layers form "window", others "full" ("latent" in latent models).
 void set_layers(ModelSpec& spec, const std::vector<bool>& sliding, std::int32_t window);
 
+// quantization_config, or nothing where there is none.
+Result<std::optional<QuantSpec>> read_quant(const checkpoint::JsonView& config);  // spec_quant.cc
+// Whether the finished spec can be quantised as it says: the family, names that are ignored, a tied output.
+Status check_quant(const ModelSpec& spec);
+
 // Relations that hold for every family; the last step of every reader.
 Result<ModelSpec> checked(ModelSpec spec);
 

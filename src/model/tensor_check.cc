@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "ops/expand.h"
+#include "tensor/values.h"
 
 namespace quire::model {
 namespace {
@@ -59,7 +61,8 @@ std::vector<WeightFormat> usable_formats(const ops::Ops& ops, const LoadOptions&
 std::string usable_types(const ops::Ops& ops, const LoadOptions& options) {
   std::vector<std::string> names;
   for (const WeightFormat format : usable_formats(ops, options))
-    names.emplace_back(weight_format_info(format).name);
+    if (format != WeightFormat::fp8_e4m3)  // has scales beside it, which a config must announce
+      names.emplace_back(weight_format_info(format).name);
   return joined(names, ", ");
 }
 
@@ -73,9 +76,29 @@ bool usable_type(const ModelSpec& spec, const ExpectedWeight& expected, const ch
   return usable && expected.shape.back() % weight_format_info(*tensor.format).block_elements == 0;
 }
 
+// One scale for a matrix may be a scalar or a list of one.
+bool has_shape(const ExpectedWeight& expected, const std::vector<std::int64_t>& shape) {
+  return shape == expected.shape ||
+         (expected.part == WeightPart::fp8_scale && expected.shape.size() == 1 && shape.empty());
+}
+
 struct Findings {
-  Offenders missing, extra, shapes, types;
+  Offenders missing, extra, shapes, types, not_fp8;
 };
+
+void check_tensor(const ModelSpec& spec, const ExpectedWeight& expected, const checkpoint::TensorInfo* tensor,
+                  const ops::Ops& ops, const LoadOptions& options, Findings& findings) {
+  if (tensor == nullptr) return findings.missing.add(expected.name);
+  if (!has_shape(expected, tensor->shape))
+    return findings.shapes.add(fmt::format("{} is {}, not {}", expected.name, shape_text(tensor->shape),
+                                           shape_text(expected.shape)));
+  const std::string stored = fmt::format("{} ({})", expected.name, tensor->type);
+  if (expected.part == WeightPart::fp8) {
+    if (tensor->format != WeightFormat::fp8_e4m3) findings.not_fp8.add(stored);
+  } else if (!usable_type(spec, expected, *tensor, ops, options)) {
+    findings.types.add(stored);
+  }
+}
 
 Status report(const Findings& findings, const checkpoint::Checkpoint& checkpoint, const ops::Ops& ops,
               const LoadOptions& options) {
@@ -93,16 +116,22 @@ Status report(const Findings& findings, const checkpoint::Checkpoint& checkpoint
                                         "tensors are stored in types that this build does not use"));
     lines.push_back(fmt::format("convert the file to one of {}", usable_types(ops, options)));
   }
+  if (findings.not_fp8.any()) {
+    lines.push_back(
+        findings.not_fp8.text("a tensor is not stored as F8_E4M3", "tensors are not stored as F8_E4M3"));
+    lines.emplace_back("quantization_config says so of every linear layer that its ignore does not name");
+  }
   if (lines.empty()) return {};
   return bad_input(fmt::format("{}: {}", checkpoint.path(), joined(lines, "; ")));
 }
 
 }  // namespace
 
-std::uint64_t weight_key(WeightId id, std::int32_t layer, std::int32_t expert) {
+std::uint64_t weight_key(WeightId id, std::int32_t layer, std::int32_t expert, bool scale) {
+  static_assert(static_cast<int>(WeightId::shared_down) < 128);
   return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(layer)) << 32) |
          (static_cast<std::uint64_t>(static_cast<std::uint32_t>(expert) & 0xffffffu) << 8) |
-         static_cast<std::uint64_t>(id);
+         (std::uint64_t{scale} << 7) | static_cast<std::uint64_t>(id);
 }
 
 bool is_plain(WeightFormat format) {
@@ -129,17 +158,11 @@ Result<FoundTensors> check_tensors(const ModelSpec& spec, const checkpoint::Chec
     FoundTensor entry{expected, nullptr};
     if (!options.dummy) {
       entry.tensor = checkpoint.find(expected.name);
-      if (entry.tensor == nullptr) {
-        findings.missing.add(expected.name);
-      } else if (entry.tensor->shape != expected.shape) {
-        findings.shapes.add(fmt::format("{} is {}, not {}", expected.name, shape_text(entry.tensor->shape),
-                                        shape_text(expected.shape)));
-      } else if (!usable_type(spec, expected, *entry.tensor, ops, options)) {
-        findings.types.add(fmt::format("{} ({})", expected.name, entry.tensor->type));
-      }
+      check_tensor(spec, expected, entry.tensor, ops, options, findings);
     }
     names.insert(entry.expected.name);
-    found.emplace(weight_key(expected.id, expected.layer, expected.expert), std::move(entry));
+    const bool scale = expected.part == WeightPart::fp8_scale;
+    found.emplace(weight_key(expected.id, expected.layer, expected.expert, scale), std::move(entry));
   }
   if (!options.dummy) {
     for (const checkpoint::TensorInfo& tensor : checkpoint.tensors())
@@ -148,6 +171,31 @@ Result<FoundTensors> check_tensors(const ModelSpec& spec, const checkpoint::Chec
     QUIRE_TRY_STATUS(report(findings, checkpoint, ops, options));
   }
   return found;
+}
+
+Status check_scales(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
+                    const FoundTensors& found) {
+  Offenders wrong;
+  for (const ExpectedWeight& expected : expected_weights(spec)) {
+    if (expected.part != WeightPart::fp8_scale) continue;
+    const FoundTensor& entry = found.at(weight_key(expected.id, expected.layer, expected.expert, true));
+    if (entry.tensor == nullptr) continue;
+    const WeightFormat format = *entry.tensor->format;
+    const DType type = format == WeightFormat::f32   ? DType::f32
+                       : format == WeightFormat::f16 ? DType::f16
+                                                     : DType::bf16;
+    for (std::int64_t i = 0; i < expected.shape[0]; ++i) {
+      const float scale = load_value(type, entry.tensor->data, i);
+      if (std::isfinite(scale) && scale >= 0.0f) continue;
+      wrong.add(fmt::format("{}[{}] is {}", expected.name, i, scale));
+      break;
+    }
+  }
+  if (!wrong.any()) return {};
+  return bad_input(fmt::format(
+      "{}: {}; scales are finite and not negative: the file is damaged, or was made "
+      "by another method",
+      checkpoint.path(), wrong.text("a scale cannot be used", "tensors have scales that cannot be used")));
 }
 
 }  // namespace quire::model

@@ -21,7 +21,7 @@ struct FoundTensor {
 
 // Keyed by weight_key().
 using FoundTensors = std::unordered_map<std::uint64_t, FoundTensor>;
-std::uint64_t weight_key(WeightId id, std::int32_t layer, std::int32_t expert);
+std::uint64_t weight_key(WeightId id, std::int32_t layer, std::int32_t expert, bool scale = false);
 
 // Vectors, and matrices of plain types: may be converted to f32 at load.
 bool is_plain(WeightFormat format);
@@ -33,5 +33,9 @@ const ops::LinearFormat* find_linear_format(const ops::Ops& ops, WeightFormat fo
 // first few.
 Result<FoundTensors> check_tensors(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
                                    const ops::Ops& ops, const LoadOptions& options);
+
+// Reads the scales of quantised weights: refused are those that are negative, NaN or infinite.
+Status check_scales(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
+                    const FoundTensors& found);
 
 }  // namespace quire::model

@@ -19,6 +19,10 @@ namespace {
 // Scale of dummy biases, sinks and router corrections: visible, and small beside the rest.
 constexpr float kDummyVectorSpread = 0.02f;
 
+// Of dummy matrices: uniform with standard deviation 1 / sqrt(inputs), so that a product keeps the size of
+// its input.
+float matrix_spread(std::int64_t inputs) { return std::sqrt(3.0f / static_cast<float>(inputs)); }
+
 bool is_norm(WeightId id) {
   switch (id) {
     case WeightId::final_norm:
@@ -69,9 +73,11 @@ class Binder {
   std::int64_t mapped_bytes() const { return mapped_bytes_; }
   // Matrices that are converted to another type than they are stored in, by stored type.
   const std::map<std::string, std::int64_t>& converted_matrices() const { return converted_matrices_; }
+  std::int64_t fp8_matrices() const { return fp8_matrices_; }
 
  private:
-  const FoundTensor* find(WeightId id, std::int32_t layer = -1, std::int32_t expert = -1) const;
+  const FoundTensor* find(WeightId id, std::int32_t layer = -1, std::int32_t expert = -1,
+                          bool scale = false) const;
   bool stays_mapped(const FoundTensor& entry) const;
   DummySource dummy_source(const ExpectedWeight& expected, bool fold) const;
   void convert(const FoundTensor& entry, const Slice& slice, DType type, void* target);
@@ -81,6 +87,9 @@ class Binder {
 
   const float* vector(WeightId id, std::int32_t layer = -1);
   WeightView matrix(WeightId id, std::int32_t layer = -1);
+  WeightView fp8_matrix(const FoundTensor& entry);
+  // The scales of an e4m3 matrix, into its view.
+  void set_scales(WeightId id, std::int32_t layer, WeightView& view);
   MlpWeights mlp(WeightId gate, WeightId up, WeightId down, std::int32_t layer);
   WeightView expert_stack(WeightId id, std::int32_t layer);
   void stacked_experts(std::int32_t layer, LayerWeights& weights);
@@ -108,11 +117,12 @@ class Binder {
   const std::int64_t matrix_bytes_ = static_cast<std::int64_t>(dtype_bytes(options_.matrices));
   std::int64_t mapped_bytes_ = 0;
   std::map<std::string, std::int64_t> converted_matrices_;
+  std::int64_t fp8_matrices_ = 0;
   std::vector<std::vector<float>> inv_freq_;  // sources of conversions
 };
 
-const FoundTensor* Binder::find(WeightId id, std::int32_t layer, std::int32_t expert) const {
-  const auto it = found_.find(weight_key(id, layer, expert));
+const FoundTensor* Binder::find(WeightId id, std::int32_t layer, std::int32_t expert, bool scale) const {
+  const auto it = found_.find(weight_key(id, layer, expert, scale));
   return it == found_.end() ? nullptr : &it->second;
 }
 
@@ -137,11 +147,12 @@ DummySource Binder::dummy_source(const ExpectedWeight& expected, bool fold) cons
   dummy.key = hash;
   if (is_norm(expected.id)) {
     dummy.centre = fold ? 0.0f : 1.0f;
+  } else if (expected.part != WeightPart::whole) {
+    dummy.spread = expected.part == WeightPart::fp8 ? kFp8E4m3Max : 0.0f;
   } else if (expected.shape.size() == 1 || is_expert_bias(expected.id)) {
     dummy.spread = kDummyVectorSpread;
   } else {
-    // Uniform with standard deviation 1 / sqrt(inputs): a product keeps the size of its input.
-    dummy.spread = std::sqrt(3.0f / static_cast<float>(expected.shape[1]));
+    dummy.spread = matrix_spread(expected.shape[1]);
   }
   return dummy;
 }
@@ -154,6 +165,7 @@ void Binder::count_converted(const FoundTensor& entry) {
 
 void Binder::convert(const FoundTensor& entry, const Slice& slice, DType type, void* target) {
   Conversion c;
+  c.name = entry.expected.name;
   c.type = type;
   c.begin = slice.begin;
   c.row_step = slice.row_step;
@@ -185,6 +197,7 @@ const float* Binder::vector(WeightId id, std::int32_t layer) {
 WeightView Binder::matrix(WeightId id, std::int32_t layer) {
   const FoundTensor* entry = find(id, layer);
   if (entry == nullptr) return {};
+  if (entry->expected.part == WeightPart::fp8) return fp8_matrix(*entry);
   const std::int64_t rows = entry->expected.shape[0];
   const std::int64_t cols = entry->expected.shape[1];
   if (stays_mapped(*entry)) {
@@ -196,6 +209,33 @@ WeightView Binder::matrix(WeightId id, std::int32_t layer) {
   char* target = take_matrix(rows * cols);
   convert(*entry, Slice{.row_step = cols, .rows = rows, .cols = cols}, options_.matrices, target);
   return view_of(target, rows, cols, 1);
+}
+
+WeightView Binder::fp8_matrix(const FoundTensor& entry) {
+  ++fp8_matrices_;
+  const std::int64_t rows = entry.expected.shape[0];
+  const std::int64_t cols = entry.expected.shape[1];
+  WeightView view{nullptr, WeightFormat::fp8_e4m3, rows, cols, cols};
+  if (entry.tensor != nullptr && !options_.apart) {
+    mapped_bytes_ += entry.tensor->bytes;
+    view.data = entry.tensor->data;
+    return view;
+  }
+  char* target = region_.take_array<char>(rows * cols);
+  convert(entry, Slice{.row_step = cols, .rows = rows, .cols = cols}, DType::fp8_e4m3, target);
+  view.data = target;
+  return view;
+}
+
+void Binder::set_scales(WeightId id, std::int32_t layer, WeightView& view) {
+  const FoundTensor* entry = find(id, layer, -1, true);
+  if (entry == nullptr) return;
+  float* target = region_.take_array<float>(view.rows);
+  const std::int64_t step = entry->expected.shape.size() == 2 ? 1 : 0;  // 0: one for all
+  convert(*entry, Slice{.col_step = step, .rows = 1, .cols = view.rows}, DType::f32, target);
+  // Dummy weights span e4m3's range: the scale gives them the size that others have.
+  if (entry->tensor == nullptr) conversions_.back().dummy.centre = matrix_spread(view.cols) / kFp8E4m3Max;
+  view.row_scale = target;
 }
 
 MlpWeights Binder::mlp(WeightId gate, WeightId up, WeightId down, std::int32_t layer) {
@@ -316,6 +356,12 @@ LayerWeights Binder::layer(std::int32_t n) {
   w.experts = {expert_stack(WeightId::expert_gate, n), expert_stack(WeightId::expert_up, n),
                expert_stack(WeightId::expert_down, n)};
   stacked_experts(n, w);
+  // Behind the matrices, so that these lie side by side, and the scales of neighbours do, too.
+  const std::pair<WeightId, WeightView*> linear[] = {{WeightId::q, &w.q},           {WeightId::k, &w.k},
+                                                     {WeightId::v, &w.v},           {WeightId::o, &w.o},
+                                                     {WeightId::gate, &w.mlp.gate}, {WeightId::up, &w.mlp.up},
+                                                     {WeightId::down, &w.mlp.down}};
+  for (const auto& [id, view] : linear) set_scales(id, n, *view);
   return w;
 }
 
@@ -323,6 +369,7 @@ Weights Binder::bind() {
   Weights weights;
   weights.embed = matrix(WeightId::embed);
   weights.lm_head = spec_.tied ? weights.embed : matrix(WeightId::lm_head);
+  set_scales(WeightId::lm_head, -1, weights.lm_head);
   weights.final_norm = vector(WeightId::final_norm);
   for (std::size_t i = 0; i < spec_.layers.size(); ++i)
     weights.layers.push_back(layer(static_cast<std::int32_t>(i)));
@@ -345,6 +392,14 @@ const float* Binder::inverse_frequencies(const RopeSpec& rope) {
 std::vector<std::string> notes_of(const Binder& binder, const ops::Ops& ops, const LoadOptions& options) {
   std::vector<std::string> notes;
   const std::string_view type = to_string(options.matrices);
+  if (binder.fp8_matrices() > 0) {
+    const ops::LinearFormat& line = *find_linear_format(ops, WeightFormat::fp8_e4m3);
+    notes.push_back(fmt::format("{} F8_E4M3 matrices with a scale per row; activations are {} and {}",
+                                binder.fp8_matrices(), line.activation,
+                                line.rounded_activation.empty()
+                                    ? std::string("not rounded further")
+                                    : fmt::format("rounded to {}", line.rounded_activation)));
+  }
   if (options.dummy) notes.push_back(fmt::format("random {} weights, seed {}", type, options.dummy_seed));
   for (const auto& [stored, count] : binder.converted_matrices()) {
     notes.push_back(
@@ -369,7 +424,8 @@ Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpo
   WeightPlan plan;
   plan.mapped_bytes = binder.mapped_bytes();
   plan.private_bytes = measure.used();
-  for (const auto& [key, entry] : found) plan.parameters += elements(entry.expected.shape);
+  for (const auto& [key, entry] : found)
+    if (entry.expected.part != WeightPart::fp8_scale) plan.parameters += elements(entry.expected.shape);
   plan.notes = notes_of(binder, ops, options);
   return plan;
 }
@@ -377,6 +433,7 @@ Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpo
 Result<Weights> load_weights(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
                              const ops::Ops& ops, platform::Device& device, const LoadOptions& options) {
   QUIRE_TRY(found, check_tensors(spec, checkpoint, ops, options));
+  QUIRE_TRY_STATUS(check_scales(spec, checkpoint, found));
   Region measure(nullptr);
   Binder(spec, found, ops, options, measure).bind();
   QUIRE_TRY(memory, device.allocate(std::max<std::int64_t>(measure.used(), 64), "weights"));

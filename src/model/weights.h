@@ -1,7 +1,8 @@
 // Weights: the tensors of a checkpoint as the forward passes use them. On the CPU matrices whose stored type
 // `linear` multiplies exactly (or, in GGUF files, at all) stay in the mapped file; the rest, and on a GPU
 // everything, is converted once, at load, into one private buffer (matrices to LoadOptions::matrices, all
-// else to f32): vectors (with Gemma's 1 + w folded in), experts stacked, gpt_oss' experts transposed and gate
+// else to f32; quantised matrices stay e4m3 everywhere, with a float per row whatever their file has):
+// vectors (with Gemma's 1 + w folded in), experts stacked, gpt_oss' experts transposed and gate
 // and up parted, kv_b transposed per head, 16-bit matrices with no exact product.
 #pragma once
 

@@ -160,7 +160,7 @@ CudaOps::LinearScratch CudaOps::linear_scratch(const Linear& args) const {
   scratch.x = place;
   scratch.bias = carver.take<float>(kMostBias);
   scratch.panel = carver.take<char>(kPanelBytes);
-  const bool rounds = args.x_rounding == RowRounding::e4m3 &&
+  const bool rounds = args.x_rounding == RowRounding::e4m3 && rows > kGemvRows &&
                       args.targets[0].weight.format == WeightFormat::fp8_e4m3 && args.x.cols() % 16 == 0;
   const std::int64_t behind = (elements * 2 + 255) / 256 * 256;
   if (rounds && behind + elements <= elements * 4)
