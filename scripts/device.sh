@@ -4,7 +4,7 @@
 #   parts: tests (module tests on the device) golden verify ceilings attention pages start step prefill offline
 #          sanitize (compute-sanitizer over a smoke set) peers (with PEERS: a folder or .tar.xz of one with bench.py,
 #          table.py and libraries in lib/ that times other projects' kernels) model (with MODEL: the file of SmolLM2
-#          that scripts/quickstart.sh fetches); the last three only when named
+#          that scripts/quickstart.sh fetches) fp8 (step and prefill with fp8 weights); the last four only when named
 # Every part has its own time limit and log in $OUT (build/device/out unless set); the table of parts and the
 # figures come last. Whole: under 8 minutes on an H200. Exit code 1 when a part failed.
 set -uo pipefail
@@ -98,6 +98,11 @@ for name in $parts; do
         --chunk-tokens 8192 --max-context 8448 ;;
     offline)
       part offline 120 "$bin/quire" bench offline $dummy --requests 256 --prompt 1024 --output 1024 ;;
+    fp8)
+      part step_fp8 60 "$bin/quire" bench step ${dummy/llama31_8b/llama31_8b_fp8} --batch 1,8,16,64 --context 1024 \
+        --max-context 4096 --steps 64
+      part prefill_fp8 60 "$bin/quire" bench offline ${dummy/llama31_8b/llama31_8b_fp8} --requests 4 --prompt 8192 \
+        --output 1 --max-running 1 --chunk-tokens 8192 --max-context 8448 ;;
     sanitize)
       # Small cases of every kind of kernel, and shares of verify's for attention. The tools work on one core each, so
       # all run at once. racecheck takes 10 s and more for a model, so it sees six, each alone; it itself fails (an
@@ -137,7 +142,7 @@ for name in $parts; do
   esac
 done
 echo
-figures ceilings attention attention_fp8 pages start step prefill offline model answer
+figures ceilings attention attention_fp8 pages start step step_fp8 prefill prefill_fp8 offline model answer
 [ -f "$out/golden.log" ] && grep 'mean error' "$out/golden.log" | head -n 12
 [ -f "$out/verify.log" ] && tail -n 4 "$out/verify.log"
 echo

@@ -130,5 +130,44 @@ TEST_F(ConvertTest, DummiesAreTheSameNumbersInEveryType) {
   EXPECT_NE(wide[0], wide[1]);
 }
 
+TEST_F(ConvertTest, DummiesRoundToE4m3AsTheScalarConversionDoes) {
+  // Among them zeros, subnormals, normal numbers, and what is over the largest.
+  for (const float spread : {1e-3f, 5e-3f, 0.05f, 1.0f, kFp8E4m3Max, 1000.0f}) {
+    Conversion c;
+    c.dummy = {.key = 9, .centre = 0.0f, .spread = spread};
+    c.row_step = 40;
+    c.rows = 60;
+    c.cols = 40;
+    std::vector<float> wide(60 * 40);
+    std::vector<std::uint8_t> narrow(60 * 40);
+    c.target = wide.data();
+    run(c);
+    c.type = DType::fp8_e4m3;
+    c.target = narrow.data();
+    run(c);
+    for (std::size_t i = 0; i < wide.size(); ++i) EXPECT_EQ(narrow[i], f32_to_fp8_e4m3(wide[i])) << wide[i];
+  }
+}
+
+TEST_F(ConvertTest, E4m3StaysAsStoredAndIsRefusedWithNan) {
+  std::vector<std::uint8_t> stored(60 * 40), target(60 * 40);
+  for (std::size_t i = 0; i < stored.size(); ++i)
+    stored[i] = static_cast<std::uint8_t>(i % 127 + i % 2 * 128);
+  Conversion c = of_source(60, 40);
+  c.name = "w";
+  c.source = reinterpret_cast<const std::byte*>(stored.data());
+  c.format = WeightFormat::fp8_e4m3;
+  c.type = DType::fp8_e4m3;
+  c.target = target.data();
+  run(c);
+  EXPECT_EQ(target, stored);
+  for (const std::uint8_t nan : {0x7f, 0xff}) {
+    stored[1234] = nan;
+    const Status status = run_conversions({c}, *device_, 3);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().message, "the F8_E4M3 matrix w holds NaN: the file is damaged");
+  }
+}
+
 }  // namespace
 }  // namespace quire::model

@@ -100,7 +100,7 @@ bool Blas::takes(const BlasProduct& p) const {
          whole(p.y_batch_stride, y_element);
 }
 
-// cuBLASLt's A is w. Sums stay in float32 throughout (no CUBLASLT_MATMUL_DESC_FAST_ACCUM).
+// cuBLASLt's A is w.
 void Blas::set_scales(const BlasProduct& p, Operation& o) const {
 #if CUBLAS_VERSION >= 120900
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
@@ -111,6 +111,7 @@ void Blas::set_scales(const BlasProduct& p, Operation& o) const {
   set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kPerRow);
   set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.w_scale);
   set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.x_scale);
+  set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(p.fast_sums));
 #else
   static_cast<void>(p), static_cast<void>(o);
 #endif
@@ -145,7 +146,8 @@ void Blas::prepare(const BlasProduct& p, std::int64_t rows, Operation& o) const 
 
 const Blas::Choice& Blas::choose(const BlasProduct& p, std::int64_t workspace_bytes) {
   const std::int32_t types = static_cast<std::int32_t>(p.type) * 16 + static_cast<std::int32_t>(p.y_type) +
-                             (p.bias != nullptr ? 256 : 0) + (p.y_stride % 8 == 0 ? 0 : 512);
+                             (p.bias != nullptr ? 256 : 0) + (p.y_stride % 8 == 0 ? 0 : 512) +
+                             (p.fast_sums ? 1024 : 0);
   const Key key{bucket_of(p.rows), p.in, p.out, p.batch, types};
   const std::size_t known = std::min(choice_count_, kChoices);
   for (std::size_t i = 0; i < known; ++i) {

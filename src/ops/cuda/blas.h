@@ -26,6 +26,7 @@ struct BlasProduct {
   const float* w_scale = nullptr;  // [out]
   DType type = DType::bf16;        // of x and w
   DType y_type = DType::bf16;
+  bool fast_sums = false;  // fp8_e4m3: sums stay in the tensor cores, which keep some 14 bits of them
   std::int64_t rows = 0, in = 0, out = 0;
   std::int64_t x_stride = 0, w_stride = 0, y_stride = 0;
   std::int64_t batch = 1;

@@ -90,11 +90,9 @@ bool adjoins(const LinearTarget& first, const LinearTarget& next) {
          static_cast<char*>(first.y.data) + a.rows * y_bytes == next.y.data;
 }
 
-std::int64_t most_rows(const OpsLimits& limits) { return std::max(limits.max_rows, limits.max_logit_rows); }
-
 // Elements of the largest converted input.
 std::int64_t most_operands(const OpsLimits& limits) {
-  return most_rows(limits) * std::max(limits.max_cols, limits.max_hidden);
+  return std::max(limits.max_rows, limits.max_logit_rows) * std::max(limits.max_cols, limits.max_hidden);
 }
 
 void check_linear(const Linear& args) {
@@ -142,13 +140,12 @@ std::span<const LinearFormat> CudaOps::linear_formats() const {
 std::int64_t linear_workspace_bytes(const OpsLimits& limits) {
   Carver sizes(nullptr);
   sizes.take<float>(most_operands(limits));
-  sizes.take<float>(most_rows(limits));
   sizes.take<float>(kMostBias);
   sizes.take<char>(kPanelBytes);
   return sizes.used();
 }
 
-// An input that is converted to bf16 takes half of its place: a rounded one lies behind it.
+// An input that is converted to bf16 takes half of its place: a rounded one and its scales lie behind it.
 CudaOps::LinearScratch CudaOps::linear_scratch(const Linear& args) const {
   const std::int64_t rows = args.x.rows(), elements = rows * args.x.cols();
   QUIRE_CHECK(elements <= most_operands(workspace_.limits()), "{} rows of {} columns are over the limits",
@@ -156,15 +153,16 @@ CudaOps::LinearScratch CudaOps::linear_scratch(const Linear& args) const {
   Carver carver(workspace_.scratch());
   LinearScratch scratch;
   auto* place = carver.take<char>(elements * 4);
-  auto* scales = carver.take<float>(rows);
   scratch.x = place;
   scratch.bias = carver.take<float>(kMostBias);
   scratch.panel = carver.take<char>(kPanelBytes);
   const bool rounds = args.x_rounding == RowRounding::e4m3 && rows > kGemvRows &&
                       args.targets[0].weight.format == WeightFormat::fp8_e4m3 && args.x.cols() % 16 == 0;
-  const std::int64_t behind = (elements * 2 + 255) / 256 * 256;
-  if (rounds && behind + elements <= elements * 4)
-    scratch.rounded = {reinterpret_cast<std::uint8_t*>(place + behind), scales};
+  const std::int64_t values = (elements * 2 + 255) / 256 * 256;
+  const std::int64_t scales = (values + elements + 255) / 256 * 256;
+  if (rounds && scales + rows * 4 <= elements * 4)
+    scratch.rounded = {reinterpret_cast<std::uint8_t*>(place + values),
+                       reinterpret_cast<float*>(place + scales)};
   return scratch;
 }
 

@@ -5,143 +5,21 @@
 // ROWS: only this number of activation rows. Linears run over weights that are rotated so that no pass finds
 // them in the L2 cache, some forty to a replay, whose start costs about 8 us; a row names the rate at which
 // weights were read, or the arithmetic rate, whichever says more. What shares an input lies side by side, as
-// in a model. `fp8` puts products of fp8 weights, by activations as they are and by rounded ones (the
-// rounding included), beside those of bf16. `step` is a Llama-3.1-8B decode step without attention: every
-// launch of 32 layers, head and sampling.
-#include <cuda_runtime_api.h>
+// in a model. `fp8` (fp8_bench.cc) puts products of fp8 weights beside those of bf16: by activations in bf16,
+// by rounded ones with the rounding, and by those that are rounded already. `step` is a Llama-3.1-8B decode
+// step without attention: every launch of 32 layers, head and sampling.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "base/quantile.h"
-#include "ops/cuda/round_rows.h"
-#include "ops/cuda_entry.h"
-#include "platform/cuda/stream.h"
-#include "platform/platform.h"
+#include "ops/cuda/bench/bench.h"
 
 namespace quire::ops::cuda {
 namespace {
-
-constexpr std::int64_t kHidden = 4096, kInter = 14336, kVocab = 128256, kQ = 4096, kKv = 1024;
-constexpr std::int64_t kMostRows = 8192;
-
-struct Bench {
-  Bench() {
-    device = std::move(platform::open_device("cuda", platform::ThreadPlan{}).value());
-    stream = device->make_stream();
-    ops = make_cuda_ops(*device);
-    limits.max_rows = kMostRows;
-    limits.max_cols = kInter;
-    limits.max_hidden = kHidden;
-    limits.max_logit_rows = 256;
-    limits.vocab = kVocab;
-    workspace = memory(ops->workspace_bytes(limits));
-    ops->set_workspace(workspace->data(), workspace->bytes(), limits);
-    // One megabyte of random bf16 values, repeated: products of zeros would be faster than real ones.
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal(0.0f, 0.5f);
-    pattern.resize(1 << 19);
-    for (std::uint16_t& bits : pattern) bits = f32_to_bf16(normal(random));
-    fp8_pattern.resize(1 << 20);
-    for (std::uint8_t& bits : fp8_pattern) bits = f32_to_fp8_e4m3(normal(random) * 100.0f);
-  }
-  std::unique_ptr<platform::Buffer> memory(std::int64_t bytes) {
-    return std::move(device->allocate(bytes, "bench").value());
-  }
-  // So many bytes of a pattern over and over, which live as long as the bench.
-  void* repeated(const void* from, std::int64_t piece, std::int64_t bytes) {
-    auto buffer = memory(bytes);
-    char* at = buffer->as<char>();
-    stream->copy(at, from, std::min(piece, bytes));
-    for (std::int64_t done = piece; done < bytes; done *= 2)
-      stream->copy(at + done, at, std::min(done, bytes - done));
-    stream->synchronize();
-    kept.push_back(std::move(buffer));
-    return at;
-  }
-  void* random_values(std::int64_t count) {  // bf16
-    return repeated(pattern.data(), static_cast<std::int64_t>(pattern.size()) * 2, count * 2);
-  }
-  TensorView activations(std::int64_t rows, std::int64_t cols, DType type = DType::bf16) {
-    if (type == DType::bf16) return TensorView::matrix(random_values(rows * cols), type, rows, cols);
-    kept.push_back(memory(rows * cols * 4));
-    stream->fill(kept.back()->data(), 0, rows * cols * 4);
-    return TensorView::matrix(kept.back()->data(), type, rows, cols);
-  }
-  WeightView weight(std::int64_t rows, std::int64_t cols, WeightFormat format = WeightFormat::bf16) {
-    const std::int64_t bytes = weight_row_bytes(format, cols);
-    return {random_values(rows * bytes / 2), format, rows, cols, bytes};
-  }
-  WeightView fp8_weight(std::int64_t rows, std::int64_t cols) {
-    const std::vector<float> scale(static_cast<std::size_t>(rows), 0.005f);
-    const void* scales = repeated(scale.data(), rows * 4, rows * 4);
-    const void* values =
-        repeated(fp8_pattern.data(), static_cast<std::int64_t>(fp8_pattern.size()), rows * cols);
-    return {values, WeightFormat::fp8_e4m3, rows, cols, cols, 1, 0, static_cast<const float*>(scales)};
-  }
-  template <class T>
-  T* memory_of(std::int64_t count) {
-    kept.push_back(memory(count * static_cast<std::int64_t>(sizeof(T))));
-    return kept.back()->as<T>();
-  }
-  bool wanted(std::int64_t rows) const { return only_rows == 0 || rows == only_rows; }
-  // Parts of one matrix, by rows.
-  std::vector<WeightView> stacked(std::initializer_list<std::int64_t> rows, std::int64_t cols) {
-    std::int64_t all = 0;
-    for (std::int64_t n : rows) all += n;
-    const WeightView whole = weight(all, cols);
-    std::vector<WeightView> parts;
-    std::int64_t first = 0;
-    for (std::int64_t n : rows) {
-      parts.push_back({static_cast<const char*>(whole.data) + first * whole.row_bytes, whole.format, n, cols,
-                       whole.row_bytes});
-      first += n;
-    }
-    return parts;
-  }
-  // Microseconds of one f(), from graphs of `inner` of them: the median of `rounds` replays.
-  template <class F>
-  double time(int inner, int rounds, F&& f) {
-    f();
-    stream->synchronize();
-    stream->begin_capture();
-    for (int i = 0; i < inner; ++i) f();
-    const std::unique_ptr<platform::Graph> graph = stream->end_capture();
-    const cudaStream_t native = platform::cuda::native(*stream);
-    cudaEvent_t begin, end;
-    QUIRE_CUDA_CHECK(cudaEventCreate(&begin));
-    QUIRE_CUDA_CHECK(cudaEventCreate(&end));
-    std::vector<double> times;
-    for (int r = 0; r < rounds + 1; ++r) {
-      QUIRE_CUDA_CHECK(cudaEventRecord(begin, native));
-      stream->launch(*graph);
-      QUIRE_CUDA_CHECK(cudaEventRecord(end, native));
-      QUIRE_CUDA_CHECK(cudaEventSynchronize(end));
-      float ms = 0.0f;
-      QUIRE_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
-      if (r > 0) times.push_back(double{ms} * 1e3 / inner);
-    }
-    QUIRE_CUDA_CHECK(cudaEventDestroy(begin));
-    QUIRE_CUDA_CHECK(cudaEventDestroy(end));
-    return median(std::move(times));
-  }
-
-  OpsLimits limits;
-  std::int64_t only_rows = 0;
-  std::unique_ptr<platform::Device> device;
-  std::unique_ptr<platform::Stream> stream;
-  std::unique_ptr<Ops> ops;
-  std::unique_ptr<platform::Buffer> workspace;
-  std::vector<std::unique_ptr<platform::Buffer>> kept;
-  std::vector<std::uint16_t> pattern;
-  std::vector<std::uint8_t> fp8_pattern;
-};
 
 struct Shape {
   const char* name;
@@ -196,66 +74,6 @@ void bench_linears(Bench& b) {
       b.kept.resize(mark);
     }
     b.kept.clear();
-  }
-}
-
-// Microseconds of y = x W^T over copies of the weight that no pass finds in the L2 cache.
-double time_product(Bench& b, const std::vector<WeightView>& copies, const TensorView& x, const TensorView& y,
-                    RowRounding rounding) {
-  Linear call;
-  call.x = x;
-  call.x_rounding = rounding;
-  call.target_count = 1;
-  const int count = static_cast<int>(copies.size()), passes = x.rows() > 256 ? 1 : std::max(1, 40 / count);
-  return b.time(passes, x.rows() > 256 ? 5 : 9, [&] {
-    for (const WeightView& weight : copies) {
-      call.targets[0] = {weight, nullptr, y};
-      b.ops->linear(call, *b.stream);
-    }
-  }) / count;
-}
-
-void bench_fp8_products(Bench& b) {
-  struct Product {
-    const char* name;
-    std::int64_t cols, outs;
-  };
-  fmt::print("{:<10} {:>6} {:>10} {:>12} {:>10} {:>7} {:>9}\n", "product", "rows", "bf16, us", "fp8 by bf16",
-             "fp8 by fp8", "ratio", "TFLOP/s");
-  for (const Product& p : {Product{"q,k,v", kHidden, kQ + 2 * kKv}, Product{"o", kQ, kHidden},
-                           Product{"gate,up", kHidden, 2 * kInter}, Product{"down", kInter, kHidden}}) {
-    std::vector<WeightView> bf16, fp8;
-    for (std::int64_t bytes = 0; bytes < (200 << 20); bytes += p.outs * p.cols) {
-      bf16.push_back(b.weight(p.outs, p.cols));
-      fp8.push_back(b.fp8_weight(p.outs, p.cols));
-    }
-    const std::size_t mark = b.kept.size();
-    for (std::int64_t rows : {1, 16, 32, 64, 128, 256, 2048, 8192}) {
-      if (!b.wanted(rows)) continue;
-      const TensorView x = b.activations(rows, p.cols), y = b.activations(rows, p.outs);
-      const double wide = time_product(b, bf16, x, y, RowRounding::none),
-                   mixed = time_product(b, fp8, x, y, RowRounding::none),
-                   narrow = time_product(b, fp8, x, y, RowRounding::e4m3);
-      fmt::print("{:<10} {:>6} {:>10.2f} {:>12.2f} {:>10.2f} {:>7.3f} {:>9.1f}\n", p.name, rows, wide, mixed,
-                 narrow, narrow / wide, 2.0 * static_cast<double>(rows * p.outs * p.cols) / narrow * 1e-6);
-      b.kept.resize(mark);
-    }
-    b.kept.clear();
-  }
-}
-
-void bench_rounding(Bench& b) {
-  fmt::print("{:<22} {:>6} {:>10} {:>9}\n", "rows rounded to e4m3", "rows", "us", "GB/s");
-  for (const std::int64_t cols : {kHidden, kInter}) {
-    for (const std::int64_t rows : {64, 8192}) {
-      if (!b.wanted(rows)) continue;
-      const TensorView x = b.activations(rows, cols);
-      const RoundedRows to{b.memory_of<std::uint8_t>(rows * cols), b.memory_of<float>(rows)};
-      const double us = b.time(rows > 256 ? 4 : 40, 9, [&] { round_rows(x, to, *b.stream); });
-      fmt::print("{:<22} {:>6} {:>10.2f} {:>9.0f}\n", fmt::format("of {} bf16", cols), rows, us,
-                 3.0 * static_cast<double>(rows * cols) / us * 1e-3);
-      b.kept.clear();
-    }
   }
 }
 
@@ -466,10 +284,7 @@ int run(const std::string& what, std::int64_t only_rows) {
   fmt::print("{}, {}\n", bench.device->info().name, bench.ops->name());
   const bool all = what == "all";
   if (all || what == "linear") bench_linears(bench);
-  if (all || what == "fp8") {
-    bench_fp8_products(bench);
-    bench_rounding(bench);
-  }
+  if (all || what == "fp8") bench_fp8(bench);
   if (all || what == "chain") bench_chain(bench);
   if (all || what == "copy") bench_copy(bench);
   if (all || what == "sample") bench_sample(bench);
