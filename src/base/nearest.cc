@@ -25,9 +25,11 @@ int edit_distance(std::string_view a, std::string_view b) {
 std::vector<std::string_view> nearest(std::string_view name, std::span<const std::string_view> candidates) {
   std::vector<std::pair<int, std::string_view>> ranked;
   for (std::string_view candidate : candidates) {
+    // A distance is no less than the lengths': names from files may be of any length.
+    const std::size_t longest = std::max(name.size(), candidate.size());
+    if (2 * std::min(name.size(), candidate.size()) < longest) continue;
     const int distance = edit_distance(name, candidate);
-    const int longest = static_cast<int>(std::max(name.size(), candidate.size()));
-    if (2 * distance <= longest) ranked.emplace_back(distance, candidate);
+    if (2 * static_cast<std::size_t>(distance) <= longest) ranked.emplace_back(distance, candidate);
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -148,6 +148,25 @@ TEST_P(Formats, ThreadsDoNotChangeBits) {
   }
 }
 
+TEST_P(Formats, EveryE4m3IsUnpackedExactly) {
+  const ProductTable products(GetParam());
+  const Product& product = *products.find(WeightFormat::fp8_e4m3);
+  std::vector<unsigned char> all(256);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<unsigned char>(i * 37);
+  for (std::size_t begin : {0, 1, 100}) {
+    for (std::size_t n = 0; n <= 156; ++n) {
+      std::vector<float> y(n + 1, 7.0f);
+      product.dequantise(all.data() + begin, y.data(), static_cast<std::int64_t>(n));
+      for (std::size_t i = 0; i < n; ++i) {
+        const float want = fp8_e4m3_to_f32(all[begin + i]);
+        ASSERT_TRUE(y[i] == want || (std::isnan(y[i]) && std::isnan(want)))
+            << int{all[begin + i]} << " is " << y[i];
+      }
+      ASSERT_EQ(y[n], 7.0f);
+    }
+  }
+}
+
 TEST_P(Formats, LeaveToRoundIsNotUsed) {
   Rig rig(GetParam());
   const TestWeight w = random_weight(WeightFormat::fp8_e4m3, 40, 96, 61);

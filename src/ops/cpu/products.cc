@@ -87,7 +87,7 @@ void ProductTable::add_floats(Isa isa) {
   add_panels(WeightFormat::f16, math_->from_f16 ? math_->from_f16 : from_16_bits<f16_to_f32>,
              &RowMath::dot_f16);
   add_panels(WeightFormat::bf16, math_->from_bf16, &RowMath::dot_bf16);
-  add_panels(WeightFormat::fp8_e4m3, from_e4m3, nullptr);
+  add_panels(WeightFormat::fp8_e4m3, math_->from_e4m3 ? math_->from_e4m3 : from_e4m3, &RowMath::dot_e4m3);
 }
 
 void ProductTable::add_panels(WeightFormat format, Dequantise dequantise,
@@ -95,7 +95,6 @@ void ProductTable::add_panels(WeightFormat format, Dequantise dequantise,
   Product p{format, ActivationFormat::f32, kernels_->f32, dequantise};
   p.panels = true;
   // The order of the tile that is used, which on AVX-512 without VNNI is the AVX2 one.
-  if (dot_four == nullptr) return add(p, "unpacked in panels, ggml f32 tiles", "f32");
   p.dot_four = (kernels_->name == "avx2" ? avx2::kRowMath : *math_).*dot_four;
   add(p, "unpacked in panels, ggml f32 tiles; one row: unpacked in registers, same sums", "f32");
 }

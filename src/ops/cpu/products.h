@@ -66,7 +66,6 @@ class ProductTable {
  private:
   static constexpr int kMaxFormats = 20;
   void add(const Product& product, std::string_view library, std::string_view activation);
-  // dot_four null: this format has none.
   void add_panels(WeightFormat format, Dequantise dequantise, RowMath::DotFour RowMath::*dot_four);
   void add_floats(platform::cpu::Isa isa);
   void add_blocks();

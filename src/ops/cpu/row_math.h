@@ -30,10 +30,11 @@ struct RowMath {
   // y = bf16 or f16 of x, rounded to nearest even; NaN stays NaN. to_f16 is null at the portable level.
   void (*to_bf16)(const float* x, std::uint16_t* y, std::int64_t n);
   void (*to_f16)(const float* x, std::uint16_t* y, std::int64_t n);
-  // y = the n values of packed weights, exactly. 4- and 8-bit blocks are ggml's of 32 values. from_f16 and
-  // the block formats are null at the portable level.
+  // y = the n values of packed weights, exactly. 4- and 8-bit blocks are ggml's of 32 values; e4m3 comes
+  // without its factors. from_f16, from_e4m3 and the block formats are null at the portable level.
   void (*from_bf16)(const void* x, float* y, std::int64_t n);
   void (*from_f16)(const void* x, float* y, std::int64_t n);
+  void (*from_e4m3)(const void* x, float* y, std::int64_t n);
   void (*from_q8_0)(const void* x, float* y, std::int64_t n);
   void (*from_q4_0)(const void* x, float* y, std::int64_t n);
   void (*from_q4_1)(const void* x, float* y, std::int64_t n);
@@ -42,7 +43,7 @@ struct RowMath {
   // of a panel. n is a multiple of the vector. Four at a time hide the latency of the sums. Null at the
   // portable level.
   using DotFour = void (*)(const void* w, std::int64_t row_bytes, const float* x, std::int64_t n, float* y);
-  DotFour dot_bf16, dot_f16, dot_q8_0, dot_q4_0, dot_q4_1;
+  DotFour dot_bf16, dot_f16, dot_e4m3, dot_q8_0, dot_q4_0, dot_q4_1;
 };
 
 const RowMath& row_math(platform::cpu::Isa isa);

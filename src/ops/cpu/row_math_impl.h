@@ -306,6 +306,44 @@ void from_f16(const void* x, float* y, int64_t n) {
   for (int64_t i = unpack<F16>(x, y, n); i < n; ++i) y[i] = half_at(static_cast<const char*>(x) + 2 * i);
 }
 
+// By way of f16, whose exponent has one bit more and a bias larger by 8: there the same bits are 2^-8 of the
+// value. NaN (all ones) becomes f16's.
+struct E4m3 {
+  static constexpr int kValues = kLanes, kBytes = kLanes;
+  template <class Sink>
+  static inline void block(const char* p, int64_t at, Sink& sink) {
+#if defined(__AVX512F__)
+    const __m256i high =
+        _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 8);
+    const __m256i magnitude = _mm256_and_si256(high, _mm256_set1_epi16(0x7f00));
+    const __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f00));
+    const __m256i sign = _mm256_xor_si256(high, magnitude);
+    const __m256i quiet = _mm256_and_si256(nan, _mm256_set1_epi16(0x7e00));
+    const __m256i half = _mm256_or_si256(_mm256_or_si256(sign, _mm256_srli_epi16(magnitude, 1)), quiet);
+    sink.take(at, (Vec)_mm512_cvtph_ps(half) * splat(256.0f));
+#else
+    const __m128i high =
+        _mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))), 8);
+    const __m128i magnitude = _mm_and_si128(high, _mm_set1_epi16(0x7f00));
+    const __m128i nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f00));
+    const __m128i sign = _mm_xor_si128(high, magnitude);
+    const __m128i quiet = _mm_and_si128(nan, _mm_set1_epi16(0x7e00));
+    const __m128i half = _mm_or_si128(_mm_or_si128(sign, _mm_srli_epi16(magnitude, 1)), quiet);
+    sink.take(at, (Vec)_mm256_cvtph_ps(half) * splat(256.0f));
+#endif
+  }
+};
+
+void from_e4m3(const void* x, float* y, int64_t n) {
+  const int64_t done = unpack<E4m3>(x, y, n);
+  if (done == n) return;
+  char last[kLanes] = {};
+  memcpy(last, static_cast<const char*>(x) + done, static_cast<size_t>(n - done));
+  float values[kLanes];
+  unpack<E4m3>(last, values, kLanes);
+  memcpy(y + done, values, static_cast<size_t>(n - done) * sizeof(float));
+}
+
 // Values at..at + 16: scale * bytes + offset.
 template <bool kSigned, class Sink>
 inline void spread16(__m128i bytes, Vec scale, Vec offset, int64_t at, Sink& sink) {
@@ -399,21 +437,22 @@ void dot(const void* w, int64_t row_bytes, const float* x, int64_t n, float* y) 
   }
   y[0] = s0.sum(), y[1] = s1.sum(), y[2] = s2.sum(), y[3] = s3.sum();
 }
-constexpr RowMath::DotFour dot_bf16 = dot<Bf16>, dot_f16 = dot<F16>, dot_q8_0 = dot<Q8_0>,
-                           dot_q4_0 = dot<Q4_0>, dot_q4_1 = dot<Q4_1>;
+constexpr RowMath::DotFour dot_bf16 = dot<Bf16>, dot_f16 = dot<F16>, dot_e4m3 = dot<E4m3>,
+                           dot_q8_0 = dot<Q8_0>, dot_q4_0 = dot<Q4_0>, dot_q4_1 = dot<Q4_1>;
 #else
 // Null: ggml's own dequantisers and tensor/dtype.h do it.
 typedef void (*FromPacked)(const void*, float*, int64_t);
-constexpr FromPacked from_f16 = nullptr, from_q8_0 = nullptr, from_q4_0 = nullptr, from_q4_1 = nullptr;
-constexpr RowMath::DotFour dot_bf16 = nullptr, dot_f16 = nullptr, dot_q8_0 = nullptr, dot_q4_0 = nullptr,
-                           dot_q4_1 = nullptr;
+constexpr FromPacked from_f16 = nullptr, from_e4m3 = nullptr, from_q8_0 = nullptr, from_q4_0 = nullptr,
+                     from_q4_1 = nullptr;
+constexpr RowMath::DotFour dot_bf16 = nullptr, dot_f16 = nullptr, dot_e4m3 = nullptr, dot_q8_0 = nullptr,
+                           dot_q4_0 = nullptr, dot_q4_1 = nullptr;
 #endif
 
 }  // namespace
 
 extern const RowMath kRowMath = {rms_norm,  silu,     gelu_tanh,   swiglu_clamp, softcap,   add_scaled,
                                  max,       sum_exp,  exp_shifted, rotate_half,  to_bf16,   to_f16,
-                                 from_bf16, from_f16, from_q8_0,   from_q4_0,    from_q4_1, dot_bf16,
-                                 dot_f16,   dot_q8_0, dot_q4_0,    dot_q4_1};
+                                 from_bf16, from_f16, from_e4m3,   from_q8_0,    from_q4_0, from_q4_1,
+                                 dot_bf16,  dot_f16,  dot_e4m3,    dot_q8_0,     dot_q4_0,  dot_q4_1};
 
 }  // namespace quire::ops::cpu::QUIRE_LEVEL
