@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <utility>
 
 #include "attention/backends/cpu/rows.h"
@@ -23,6 +24,13 @@ struct Owner {
   std::int32_t kv_head;
 };
 
+// Running maxima, sums of weights and weighted sums of rows, to which parts are added.
+struct Sums {
+  float* max;
+  float* sum;
+  float* acc;
+};
+
 // The (query row, head) pairs of one unit and lane. Pair m is row m / heads, head m % heads of the block.
 class Block {
  public:
@@ -37,12 +45,13 @@ class Block {
   float* record(int m, std::int32_t split) const;
 
   bool find_masks(TileKeys& keys) const;
-  void find_rows(TileKeys& keys, Owner owner) const;
+  void find_rows(TileKeys& keys, Owner owner, bool listed) const;
+  bool find_stretch(TileKeys& keys, Owner owner) const;
   void find_scales(TileKeys& keys, Owner owner, int begin, int end, std::int64_t page,
                    std::int64_t token) const;
   // The first tile from `tile` on that a row sees, with its rows found; tile = -1 when there is none.
-  void next_tile(TileKeys& keys, std::int32_t tile) const;
-  bool find_first(TileKeys& keys, const Work& work) const;
+  void next_tile(TileKeys& keys, std::int32_t tile, bool listed) const;
+  bool find_first(TileKeys& keys, const Work& work, bool listed) const;
   void prepare_args();
   void set_tile(const TileKeys& keys, const void* const* next_k);
   void clear_split();
@@ -51,6 +60,8 @@ class Block {
   void end_run(std::int32_t split);
   void store_records(std::int32_t split, std::int32_t splits, const float* max, const float* sum,
                      const float* acc) const;
+  void fold(Sums into, const float* max, const float* sum, const float* acc);
+  std::int32_t fold_records(Sums into, std::int32_t split);
   void join_group();
   void write_row(int m, float max, float sum, const float* acc) const;
 
@@ -69,11 +80,14 @@ class Block {
   float max_[kMaxRows];
   float sum_[kMaxRows];
   float alpha_[kMaxRows];
-  bool run_empty_ = true;  // no split yet
+  bool stretches_ = false;  // the kernel takes them
+  bool fresh_ = true;       // no tile of the split yet
+  bool run_empty_ = true;   // no split yet
   float run_max_[kMaxRows];
   float run_sum_[kMaxRows];
   float total_max_[kMaxRows];
   float total_sum_[kMaxRows];
+  const float* parts_[kMaxRows];  // to be joined
 };
 
 Block::Block(const AttendContext& context, const Work& work, int thread)
@@ -122,9 +136,34 @@ inline void place_rows(const Kernels& kernels, const void** to, const char* row,
   }
 }
 
-// Page by page; a dense source is one page. Entries of the table without a key that is seen are not read.
-void Block::find_rows(TileKeys& keys, Owner owner) const {
+// The usual tile of a long page: nothing to list.
+bool Block::find_stretch(TileKeys& keys, Owner owner) const {
   const KvView& kv = c_.args->kv;
+  const std::int64_t first = std::int64_t{keys.tile} * kTileKeys;
+  const char* k = static_cast<const char*>(kv.k) + owner.kv_head * kv.k_stride.head;
+  const char* v = static_cast<const char*>(kv.v) + owner.kv_head * kv.v_stride.head;
+  std::int64_t token = 0;
+  if (c_.source == KvSource::paged) {
+    if (kv.page_size % kTileKeys != 0) return false;
+    const std::uint32_t page =
+        c_.shape->block_table[owner.sequence * c_.shape->table_stride + first / kv.page_size];
+    token = first % kv.page_size;
+    k += page * kv.k_stride.page;
+    v += page * kv.v_stride.page;
+  } else {
+    token = first + c_.shape->kv_offsets[owner.sequence];
+  }
+  keys.k[0] = k + token * kv.k_stride.token;
+  keys.v[0] = v + token * kv.v_stride.token;
+  return true;
+}
+
+// Page by page; a dense source is one page. Entries of the table without a key that is seen are not read.
+// `listed`: even where the first address would do; a tile in hand that is listed wants the next one so.
+void Block::find_rows(TileKeys& keys, Owner owner, bool listed) const {
+  const KvView& kv = c_.args->kv;
+  keys.stretch = stretches_ && keys.any == ~0ull && find_stretch(keys, owner);
+  if (keys.stretch && !listed) return;
   const std::int64_t first = std::int64_t{keys.tile} * kTileKeys;
   std::int64_t page_size = std::numeric_limits<std::int64_t>::max();
   const std::uint32_t* table = nullptr;
@@ -168,26 +207,26 @@ void Block::find_scales(TileKeys& keys, Owner owner, int begin, int end, std::in
   }
 }
 
-void Block::next_tile(TileKeys& keys, std::int32_t tile) const {
+void Block::next_tile(TileKeys& keys, std::int32_t tile, bool listed) const {
   constexpr std::int32_t kTiles = kSplitKeys / kTileKeys;
   const std::int32_t end = (unit_.first_split + unit_.splits) * kTiles;
   for (keys.tile = tile; keys.tile < end; ++keys.tile) {
     if (!find_masks(keys)) continue;
-    find_rows(keys, owner_);
+    find_rows(keys, owner_, listed);
     return;
   }
   keys.tile = -1;
 }
 
 // The first tile of other work, as its last row sees it; false where that row sees nothing of the tile.
-bool Block::find_first(TileKeys& keys, const Work& work) const {
+bool Block::find_first(TileKeys& keys, const Work& work, bool listed) const {
   const Unit& unit = c_.layout->units[work.unit];
   if (unit.splits == 0) return false;
   const RowView view = row_view(*c_.shape, unit.sequence, unit.row + unit.rows - 1);
   keys.tile = std::max(unit.first_split * (kSplitKeys / kTileKeys), hull(view).begin / kTileKeys);
   keys.any = tile_mask(view, keys.tile * kTileKeys);
   if (keys.any == 0) return false;
-  find_rows(keys, {unit.sequence, work.lane / g_.head_blocks});
+  find_rows(keys, {unit.sequence, work.lane / g_.head_blocks}, listed);
   return true;
 }
 
@@ -203,6 +242,11 @@ void Block::prepare_args() {
     (packed ? c_.kernels->q_by_chain : c_.kernels->q_by_lane)[g_.element](q, g_.qk_dim, ordered);
     q_[m] = ordered;
   }
+  const KvView& kv = args.kv;
+  const std::int64_t k_bytes = g_.qk_dim * kElementBytes[g_.element];
+  const std::int64_t v_bytes = g_.v_dim * kElementBytes[g_.element];
+  stretches_ = !packed && kv.format.scale != KvScaleKind::token_head && kv.k_stride.token == k_bytes &&
+               kv.v_stride.token == v_bytes && c_.kernels->takes_stretch(g_.qk_dim, g_.v_dim);
   tile_.rows = rows_;
   tile_.qk_dim = g_.qk_dim;
   tile_.v_dim = g_.v_dim;
@@ -229,6 +273,8 @@ void Block::set_tile(const TileKeys& keys, const void* const* next_k) {
   tile_.v = keys.v;
   tile_.next_k = next_k;
   tile_.any = keys.any;
+  tile_.stretch = keys.stretch;
+  tile_.fresh = fresh_;
   tile_.visible = keys.visible;
   const bool scaled = c_.args->kv.format.scale == KvScaleKind::token_head;
   tile_.k_scale = scaled ? keys.k_scale : nullptr;
@@ -238,7 +284,7 @@ void Block::set_tile(const TileKeys& keys, const void* const* next_k) {
 void Block::clear_split() {
   std::fill_n(max_, rows_, kNoKey);
   std::fill_n(sum_, rows_, 0.0f);
-  std::fill_n(scratch_.acc, std::int64_t{rows_} * g_.acc_stride, 0.0f);
+  fresh_ = true;
 }
 
 // The splits of a run that the rows see are all in this unit.
@@ -259,11 +305,7 @@ void Block::end_split(std::int32_t split) {
     std::swap(scratch_.run_acc, scratch_.acc);
     run_empty_ = false;
   } else {
-    for (int m = 0; m < rows_; ++m) {
-      const std::int64_t at = std::int64_t{m} * g_.acc_stride;
-      c_.kernels->fold(&run_max_[m], &run_sum_[m], scratch_.run_acc + at, max_[m], sum_[m], scratch_.acc + at,
-                       g_.acc_stride);
-    }
+    fold({run_max_, run_sum_, scratch_.run_acc}, max_, sum_, scratch_.acc);
   }
   if ((split + 1) % kRunSplits == 0 || split + 1 == unit_.first_split + unit_.splits) end_run(split);
 }
@@ -273,11 +315,7 @@ void Block::end_run(std::int32_t split) {
     const std::int32_t first = std::max(split / kRunSplits * kRunSplits, unit_.first_split);
     store_records(first, split + 1 - first, run_max_, run_sum_, scratch_.run_acc);
   } else {
-    for (int m = 0; m < rows_; ++m) {
-      const std::int64_t at = std::int64_t{m} * g_.acc_stride;
-      c_.kernels->fold(&total_max_[m], &total_sum_[m], scratch_.total_acc + at, run_max_[m], run_sum_[m],
-                       scratch_.run_acc + at, g_.acc_stride);
-    }
+    fold({total_max_, total_sum_, scratch_.total_acc}, run_max_, run_sum_, scratch_.run_acc);
   }
   run_empty_ = true;
 }
@@ -294,19 +332,21 @@ void Block::store_records(std::int32_t split, std::int32_t splits, const float* 
   }
 }
 
-// One row's maximum, sum of weights and weighted sum, to which parts are added.
-struct Sums {
-  const Geometry& g;
-  const Kernels& kernels;
-  float* acc;
-  float max = kNoKey;
-  float sum = 0.0f;
+void Block::fold(Sums into, const float* max, const float* sum, const float* acc) {
+  for (int m = 0; m < rows_; ++m) parts_[m] = acc + std::int64_t{m} * g_.acc_stride;
+  c_.kernels->fold(rows_, g_.acc_stride, into.max, into.sum, into.acc, max, sum, parts_);
+}
 
-  void add(const float* record) { add(record[g.acc_stride], record[g.acc_stride + 1], record); }
-  void add(float part_max, float part_sum, const float* part) {
-    kernels.fold(&max, &sum, acc, part_max, part_sum, part, g.acc_stride);
+// Of the unit whose first split this is; the number of its splits.
+std::int32_t Block::fold_records(Sums into, std::int32_t split) {
+  for (int m = 0; m < rows_; ++m) {
+    parts_[m] = record(m, split);
+    max_[m] = parts_[m][g_.acc_stride];
+    sum_[m] = parts_[m][g_.acc_stride + 1];
   }
-};
+  c_.kernels->fold(rows_, g_.acc_stride, into.max, into.sum, into.acc, max_, sum_, parts_);
+  return static_cast<std::int32_t>(parts_[0][g_.acc_stride + 2]);
+}
 
 // The last unit of a group to arrive joins all splits in key order, run by run.
 void Block::join_group() {
@@ -315,20 +355,16 @@ void Block::join_group() {
   if (arrived.fetch_add(unit_.splits, std::memory_order_acq_rel) + unit_.splits < group.whole.splits) return;
   arrived.store(0, std::memory_order_relaxed);
   const std::int32_t end = group.whole.first_split + group.whole.splits;
-  for (int m = 0; m < rows_; ++m) {
-    Sums total{g_, *c_.kernels, scratch_.total_acc};
-    for (std::int32_t s = group.whole.first_split; s < end;) {
-      const std::int32_t run_end = std::min(end, (s / kRunSplits + 1) * kRunSplits);
-      Sums run{g_, *c_.kernels, scratch_.run_acc};
-      while (s < run_end) {
-        const float* part = record(m, s);
-        run.add(part);
-        s += static_cast<std::int32_t>(part[g_.acc_stride + 2]);
-      }
-      total.add(run.max, run.sum, run.acc);
-    }
-    write_row(m, total.max, total.sum, total.acc);
+  const Sums run{run_max_, run_sum_, scratch_.run_acc};
+  const Sums total{total_max_, total_sum_, scratch_.total_acc};
+  for (std::int32_t s = group.whole.first_split; s < end;) {
+    const std::int32_t run_end = std::min(end, (s / kRunSplits + 1) * kRunSplits);
+    std::fill_n(run.max, rows_, kNoKey);
+    while (s < run_end) s += fold_records(run, s);
+    fold(total, run.max, run.sum, run.acc);
   }
+  for (int m = 0; m < rows_; ++m)
+    write_row(m, total.max[m], total.sum[m], total.acc + std::int64_t{m} * g_.acc_stride);
 }
 
 void Block::write_row(int m, float max, float sum, const float* acc) const {
@@ -342,12 +378,13 @@ void Block::write_row(int m, float max, float sum, const float* acc) const {
     return;
   }
   double whole = sum;
-  if (args.sink != nullptr) whole += std::exp(static_cast<double>(args.sink[head(m)]) - max);
+  if (args.sink != nullptr) whole += std::exp2(args.sink[head(m)] * std::numbers::log2e - max);
   double value = c_.kernels->unit[g_.element];
   if (args.kv.format.scale == KvScaleKind::tensor) value *= args.kv.v_scale[0];
   if (args.kv.format.scale == KvScaleKind::layer_head) value *= args.kv.v_scale[owner_.kv_head];
   c_.kernels->write[g_.element](out, acc, static_cast<float>(value / whole), g_.v_dim);
-  if (lse != nullptr) *lse = static_cast<float>(max + std::log(static_cast<double>(sum)));
+  if (lse != nullptr)
+    *lse = static_cast<float>((max + std::log2(static_cast<double>(sum))) * std::numbers::ln2);
 }
 
 void Block::run(const Work* next_work) {
@@ -355,17 +392,19 @@ void Block::run(const Work* next_work) {
   prepare_args();
   TileKeys* now = scratch_.keys[0];
   TileKeys* next = scratch_.keys[1];
-  next_tile(*now, unit_.first_split * kTiles);
+  next_tile(*now, unit_.first_split * kTiles, false);
   // A split that no row sees is stored too: the group joins all of them.
   std::int32_t split = unit_.first_split;
   clear_split();
   while (now->tile >= 0) {
-    next_tile(*next, now->tile + 1);
+    const bool listed = !now->stretch;
+    next_tile(*next, now->tile + 1, listed);
     const bool last = next->tile < 0;
-    const bool known = !last || (next_work != nullptr && find_first(*next, *next_work));
+    const bool known = !last || (next_work != nullptr && find_first(*next, *next_work, listed));
     for (; split < now->tile / kTiles; ++split) end_split(split), clear_split();
     set_tile(*now, known ? next->k : nullptr);
     c_.kernels->tile[g_.element](tile_);
+    fresh_ = false;
     if (last) break;
     std::swap(now, next);
   }

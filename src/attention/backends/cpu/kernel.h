@@ -37,6 +37,9 @@ struct TileArgs {
   int v_dim = 0;
   int acc_stride = 0;   // v_dim padded to kPanel
   bool packed = false;  // rows > kFewRows; then q_packed, k_pack, v_pack are used
+  // All keys are seen, and cache rows lie one behind the other: only k[0], v[0] and next_k[0] are set.
+  bool stretch = false;
+  bool fresh = false;  // acc holds nothing yet: the tile writes it whole
   // [kTileKeys] cache rows; keys that no row sees point at zeros.
   const void* const* k = nullptr;
   const void* const* v = nullptr;
@@ -50,7 +53,8 @@ struct TileArgs {
   const float* v_scale = nullptr;
   float scale = 1.0f;    // of a score, static K scale included
   float softcap = 0.0f;  // 0: none
-  // State of the rows: running maximum, sum of weights, weighted sum of values. Set by Kernels::clear.
+  // State of the rows: running maximum (of the powers of 2), sum of weights, weighted sum of values. Rows
+  // that have seen no key yet: kNoKey, 0, and acc as it is where `fresh`, else zeros.
   float* max = nullptr;  // [rows]
   float* sum = nullptr;  // [rows]
   float* acc = nullptr;  // [rows, acc_stride]
@@ -71,13 +75,16 @@ struct Kernels {
   void (*q_by_chain[kKvElements])(const float* q, int dim, float* to);
   // out [dim] = acc * factor, back in the order of the dims.
   void (*write[kKvElements])(float* out, const float* acc, float factor, int dim);
+  // Tiles of these dims, not packed, may be a stretch.
+  bool (*takes_stretch)(int qk_dim, int v_dim);
   // What a stored element is times this to give its value (fp8 is read as a scaled half).
   float unit[kKvElements];
   // Addresses of `count` cache rows, `stride` bytes apart.
   void (*place_rows)(const void** to, const char* row, std::int64_t stride, int count);
-  // Joins a later part into an earlier one: (max, sum, acc) <- both. Either may have seen no key.
-  void (*fold)(float* max, float* sum, float* acc, float part_max, float part_sum, const float* part_acc,
-               int dim);
+  // Joins later parts of rows into earlier ones: (max, sum, acc) <- both. Either may have seen no key; then
+  // its acc is not read. acc is [rows, dim]; all arrays of a float per row have space for kMaxRows.
+  void (*fold)(int rows, int dim, float* max, float* sum, float* acc, const float* part_max,
+               const float* part_sum, const float* const* part_acc);
 };
 
 const Kernels& kernels_portable();

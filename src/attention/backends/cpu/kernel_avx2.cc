@@ -42,7 +42,7 @@ inline F with_sign_of(F value, F sign) {
   const F bit = set(-0.0f);
   return _mm256_or_ps(_mm256_andnot_ps(bit, value), _mm256_and_ps(bit, sign));
 }
-// value * 2^n, n held in the low bits of `shifted` (kernel.inl: exp_nonpositive).
+// value * 2^n, n held in the low bits of `shifted` (kernel.inl: exp2_nonpositive).
 inline F add_exponent(F value, F shifted) {
   const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(value), n));

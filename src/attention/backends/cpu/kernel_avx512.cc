@@ -46,7 +46,7 @@ inline F with_sign_of(F value, F sign) {
   const F bit = set(-0.0f);
   return _mm512_or_ps(_mm512_andnot_ps(bit, value), _mm512_and_ps(bit, sign));
 }
-// value * 2^n, n held in the low bits of `shifted` (kernel.inl: exp_nonpositive).
+// value * 2^n, n held in the low bits of `shifted` (kernel.inl: exp2_nonpositive).
 inline F add_exponent(F value, F shifted) {
   const __m512i n = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
   return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(value), n));
@@ -88,10 +88,10 @@ inline F widen_fp8(__m128i bytes) {
   return _mm512_cvtph_ps(half);
 }
 
-template <KvElement E>
-inline void load_keys(const void* const* keys, int u, F& a, F& b) {
-  const char* x = static_cast<const char*>(keys[0]) + 16 * u * kElementBytes[E];
-  const char* y = static_cast<const char*>(keys[kKeyStep]) + 16 * u * kElementBytes[E];
+template <KvElement E, class Rows>
+inline void load_keys(Rows keys, std::int64_t j, int u, F& a, F& b) {
+  const char* x = keys.at(j) + 16 * u * kElementBytes[E];
+  const char* y = keys.at(j + kKeyStep) + 16 * u * kElementBytes[E];
   if constexpr (E == kF32) {
     a = _mm512_castsi512_ps(load_32_bytes(x, y));
     b = _mm512_castsi512_ps(load_32_bytes(x + 32, y + 32));
@@ -126,41 +126,54 @@ inline void load_panel(const void* row, int n, int dims, F& a, F& b) {
   }
 }
 
-// Lanes 0..3: the sums of the low 8 lanes of x[0..3], 4..7: of the high ones; 8..15: the same of x[4..7].
-// Each as ((0+2)+(1+3)) + ((4+6)+(5+7)) over its lanes; kernel.inl: tree().
-inline F sum_chains(const F x[8]) {
-  F pair[4];
-  QUIRE_UNROLL
-  for (int n = 0; n < 4; ++n)
-    pair[n] = add(_mm512_unpacklo_ps(x[2 * n], x[2 * n + 1]), _mm512_unpackhi_ps(x[2 * n], x[2 * n + 1]));
-  F quad[2];
-  QUIRE_UNROLL
-  for (int n = 0; n < 2; ++n) {
-    const __m512d a = _mm512_castps_pd(pair[2 * n]);
-    const __m512d b = _mm512_castps_pd(pair[2 * n + 1]);
-    quad[n] = add(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-  }
-  return add(_mm512_shuffle_f32x4(quad[0], quad[1], 0x88), _mm512_shuffle_f32x4(quad[0], quad[1], 0xdd));
+// Chains 0+2 and 1+3, 4+6 and 5+7 of a, then of b.
+inline F sum_pairs(F a, F b) { return add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)); }
+// Of two such: chains 0+2+1+3 and 4+6+5+7.
+inline F sum_quads(F a, F b) {
+  const __m512d x = _mm512_castps_pd(a);
+  const __m512d y = _mm512_castps_pd(b);
+  return add(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+}
+inline F sum_halves(F a, F b) {
+  return add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
-template <int kRows>
-[[gnu::always_inline]] inline void store_scores(F (&acc)[kRows][8], int, float*, float* scores) {
-  QUIRE_UNROLL
-  for (int r = 0; r < kRows; ++r) store(scores + r * kTileKeys, sum_chains(acc[r]));
-}
+// The chains of a block of keys become scores in steps, 4 for each 8 vectors, that go between the
+// multiply-adds of the next block: at once they would hold them up. Until then the chains are parked.
+template <int kRows, int kVectors>
+struct ChainSums {
+  static constexpr int kGroup = 8;  // vectors
+  static constexpr int kSteps = (kRows * kVectors + kGroup - 1) / kGroup * 4;
+  F pair, quad;
 
-template <int kRows>
-[[gnu::always_inline]] inline void store_scores(F (&acc)[kRows][4], int, float*, float* scores) {
-  QUIRE_UNROLL
-  for (int r = 0; r < kRows; r += 2) {
-    const int s = r + 1 < kRows ? r + 1 : r;
-    const F both[8] = {acc[r][0], acc[r][1], acc[r][2], acc[r][3],
-                       acc[s][0], acc[s][1], acc[s][2], acc[s][3]};
-    const F sums = sum_chains(both);
-    _mm256_storeu_ps(scores + r * kTileKeys, _mm512_castps512_ps256(sums));
-    if (s != r) _mm256_storeu_ps(scores + s * kTileKeys, _mm512_extractf32x8_ps(sums, 1));
+  static void park(const F (&acc)[kRows][kVectors], std::int64_t, float* chains, float*) {
+    QUIRE_UNROLL
+    for (int r = 0; r < kRows; ++r) QUIRE_UNROLL
+    for (int n = 0; n < kVectors; ++n) store(chains + (r * kVectors + n) * kLanes, acc[r][n]);
   }
-}
+  // Step i of 8 vectors: as ((0+2)+(1+3)) + ((4+6)+(5+7)) over 8 lanes each; kernel.inl: tree(). Lanes 0..3
+  // of the result are of the low 8 lanes of vectors 0..3, 4..7 of the high ones; 8..15 the same of 4..7.
+  void step(int i, const float* chains, float* scores) {
+    const float* x = chains + i * 2 * kLanes;
+    const F now = sum_pairs(load_wide(x), load_wide(x + kLanes));
+    if (i % 2 == 0) {
+      pair = now;
+    } else if (i % 4 == 1) {
+      quad = sum_quads(pair, now);
+    } else {
+      put(i / 4, sum_halves(quad, sum_quads(pair, now)), scores);
+    }
+  }
+  static void put(int group, F sums, float* scores) {
+    if constexpr (kVectors == kGroup) {
+      store(scores + group * kTileKeys, sums);
+    } else {
+      float* to = scores + 2 * group * kTileKeys;
+      _mm256_storeu_ps(to, _mm512_castps512_ps256(sums));
+      if (2 * group + 1 < kRows) _mm256_storeu_ps(to + kTileKeys, _mm512_extractf32x8_ps(sums, 1));
+    }
+  }
+};
 
 #include "attention/backends/cpu/kernel.inl"
 

@@ -125,7 +125,7 @@ inline F with_sign_of(F value, F sign) {
   const U4 bit{0x80000000u, 0x80000000u, 0x80000000u, 0x80000000u};
   return pick(bit, bit, sign, value);
 }
-// value * 2^n, n held in the low bits of `shifted` (kernel.inl: exp_nonpositive).
+// value * 2^n, n held in the low bits of `shifted` (kernel.inl: exp2_nonpositive).
 inline F add_exponent(F value, F shifted) {
   return {as_float(as_bits(value.a) + (as_bits(shifted.a) << 23)),
           as_float(as_bits(value.b) + (as_bits(shifted.b) << 23))};

@@ -88,6 +88,7 @@ struct TileKeys {
   std::uint64_t visible[kMaxRows];
   std::uint64_t any;
   std::int32_t tile;
+  bool stretch;  // kernel.h: TileArgs
 };
 struct Scratch {
   TileKeys* keys[2] = {};    // the tile in hand and the one to come
