@@ -1,6 +1,7 @@
 #include "platform/cpu/stream.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #include "base/check.h"
@@ -24,6 +25,13 @@ void copy_task_bytes(Task& target, const Task& source) {
   target.run = source.run;
   target.bytes = source.bytes;
   std::memcpy(target.closure, source.closure, source.bytes);
+}
+
+// A number that others sleep on. notify_*() looks for sleepers first and calls nobody if it sees none; that
+// look must not come before the number is visible, or who goes to sleep in between sleeps forever. A release
+// store may still be under way then.
+void publish(std::atomic<std::uint32_t>& number, std::uint32_t value) {
+  number.store(value, std::memory_order_seq_cst);
 }
 
 }  // namespace
@@ -71,7 +79,7 @@ void CountedEvent::await(std::uint32_t number) {
 }
 
 void CountedEvent::complete(std::uint32_t number) {
-  completed_.store(number, std::memory_order_release);
+  publish(completed_, number);
   completed_.notify_all();
 }
 
@@ -95,7 +103,7 @@ void WorkerStream::push(const Task& task) {
     done = completed_.load(std::memory_order_acquire);
   }
   copy_task_bytes(ring_[at % kQueueTasks], task);
-  pushed_.store(at + 1, std::memory_order_release);
+  publish(pushed_, at + 1);
   pushed_.notify_one();
 }
 
@@ -113,7 +121,7 @@ void WorkerStream::worker_loop() {
     task.run(task.closure, team_);
     const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
     busy_ns_.fetch_add(spent, std::memory_order_relaxed);
-    completed_.store(++next, std::memory_order_release);
+    publish(completed_, ++next);
     completed_.notify_all();
   }
 }
