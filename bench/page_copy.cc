@@ -20,7 +20,7 @@ int main() {
   std::vector<unsigned char> bytes(static_cast<std::size_t>(layout.page_stride() * kPages), 1);
   std::vector<ops::PageCopyLayer> layers;
   for (int l = 0; l < 30; ++l) layers.push_back({layout.view(bytes.data(), l, nullptr, nullptr), 3, 64, 64});
-  const auto device = platform::cpu::open(platform::ThreadPlan{2, 1}).value();
+  const auto device = platform::cpu::open(platform::ThreadPlan{2}).value();
   const auto stream = device->make_stream();
   const auto ops = ops::cpu::make_cpu_ops(platform::cpu::isa());
   for (std::int32_t tokens = 1; tokens <= kPage; tokens *= 2) {

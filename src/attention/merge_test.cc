@@ -26,7 +26,7 @@ Part random_part(std::mt19937& rng, float lse_spread) {
 }
 
 Part merged(const std::vector<Part>& parts, const float* sink = nullptr) {
-  auto device = platform::open_device("cpu", {.compute = 2, .io = 1});
+  auto device = platform::open_device("cpu", {.compute = 2});
   auto stream = (*device)->make_stream();
   Part result;
   MergeArgs args;
@@ -127,7 +127,7 @@ TEST(Merge, MayWriteOverItsFirstPart) {
   Part a = random_part(rng, 1);
   const Part b = random_part(rng, 1);
   const Part expected = merged({a, b});
-  auto device = platform::open_device("cpu", {.compute = 2, .io = 1});
+  auto device = platform::open_device("cpu", {.compute = 2});
   auto stream = (*device)->make_stream();
   MergeArgs args;
   args.parts[0] = {a.out.data(), a.lse.data()};

@@ -1,6 +1,8 @@
 // The executor on a GPU, and the memory that an engine there holds.
 #include "engine/executor_case.h"
 #include "engine/golden_case.h"
+#include "engine/parts.h"
+#include "platform/cpu/isa.h"
 
 namespace quire::engine::testing {
 namespace {
@@ -59,6 +61,17 @@ INSTANTIATE_TEST_SUITE_P(Families, DeviceSmoke,
                            return std::string(std::get<0>(tested.param)) + "_" +
                                   std::string(std::get<1>(tested.param));
                          });
+
+// Random weights of an 8B model take one thread half a minute.
+TEST(DeviceLoad, AllProcessorsOfTheHostConvertWeights) {
+  Options options;
+  options.device = "cuda";
+  const auto surveyed = survey(quire::testing::golden_dir() + "/models/llama", options);
+  ASSERT_TRUE(surveyed.ok()) << surveyed.error().message;
+  const std::string wanted = std::to_string(platform::cpu::usable_threads()) + " threads convert weights";
+  const auto says = [&](const std::string& line) { return line.starts_with(wanted); };
+  EXPECT_TRUE(std::ranges::any_of(surveyed->spec.trace, says)) << wanted;
+}
 
 // What the driver says is used beyond the context, against the ledger.
 TEST(DeviceMemory, LedgerSumsToWhatTheDriverSays) {

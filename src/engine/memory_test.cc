@@ -244,5 +244,14 @@ TEST(Memory, TheArenaBecomesPrivateWithUse) {
 
 #endif
 
+TEST(Load, AsManyThreadsConvertWeightsAsWereAskedFor) {
+  Options options;
+  options.threads = 3;
+  const auto surveyed = survey(quire::testing::golden_dir() + "/models/llama", options);
+  ASSERT_TRUE(surveyed.ok()) << surveyed.error().message;
+  const std::vector<std::string>& trace = surveyed->spec.trace;
+  EXPECT_NE(std::ranges::find(trace, "3 threads convert weights: asked for"), trace.end());
+}
+
 }  // namespace
 }  // namespace quire::engine::testing

@@ -73,16 +73,15 @@ class Assembler {
   StepLimits step_limits() const;
   bool host_memory() const { return parts_->device->info().host_memory; }
   model::LoadOptions load_options(bool dummy) const {
-    return {.dummy = dummy,
-            .apart = !host_memory(),
-            .matrices = parts_->spec.compute,
-            .threads = parts_->spec.threads.compute};
+    return {
+        .dummy = dummy, .apart = !host_memory(), .matrices = parts_->spec.compute, .threads = load_threads_};
   }
 
   const std::string& path_;
   const Options& options_;
   std::span<const attention::Backend> table_;  // empty until decide(): the build's
   std::unique_ptr<EngineParts> parts_;
+  int load_threads_ = 1;  // the host's, also where a GPU computes
   model::ModelSpec model_spec_;
   model::WeightPlan weights_;
 };
@@ -93,12 +92,16 @@ Status Assembler::decide() {
   QUIRE_TRY(model_spec, model::read_spec(*parts_->checkpoint));
   model_spec_ = std::move(model_spec);
   QUIRE_TRY(threads, plan_threads(options_, platform::cpu::usable_threads()));
+  load_threads_ = threads.compute;
   QUIRE_TRY(device, platform::open_device(options_.device, threads));
   parts_->device = std::move(device);
   const platform::DeviceInfo& info = parts_->device->info();
   if (table_.empty()) table_ = attention::backends(info.kind);
   QUIRE_TRY(spec, resolve(options_, model_spec_, info, table_));
   parts_->spec = std::move(spec);
+  parts_->spec.trace.push_back(
+      fmt::format("{} threads convert weights: {}", load_threads_,
+                  options_.threads > 0 ? "asked for" : "the processors of the host"));
   parts_->ops = ops::make_ops(*parts_->device);
   return check_ops();
 }

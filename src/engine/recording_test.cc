@@ -11,7 +11,7 @@ namespace {
 class RecordingTest : public ::testing::Test {
  protected:
   RecordingTest() {
-    auto opened = platform::open_device("cpu", platform::ThreadPlan{2, 1});
+    auto opened = platform::open_device("cpu", platform::ThreadPlan{2});
     device_ = std::move(*opened);
     stream_ = device_->make_stream();
   }

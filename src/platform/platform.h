@@ -121,7 +121,6 @@ class Device {
 // ThreadPlan: the one decision about threads (engine/resolve makes it).
 struct ThreadPlan {
   int compute = 1;  // threads of the CPU stream's worker team, the worker included
-  int io = 1;       // session, server
 };
 
 // "cpu", "cuda", "cuda:1". An unknown or absent device is a Result that names those there are.

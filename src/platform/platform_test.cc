@@ -6,7 +6,7 @@ namespace quire::platform {
 namespace {
 
 TEST(OpenDevice, OpensTheCpuWithItsFacts) {
-  auto device = open_device("cpu", ThreadPlan{2, 1});
+  auto device = open_device("cpu", ThreadPlan{2});
   ASSERT_TRUE(device.ok());
   EXPECT_EQ((*device)->info().kind, Kind::cpu);
   EXPECT_GE((*device)->info().cores, 1);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr Options kQuick{.rounds = 1, .round_seconds = 0.0, .rotation_bytes = 2 << 20};
 
-std::unique_ptr<platform::Device> device() { return std::move(platform::open_device("cpu", {2, 1}).value()); }
+std::unique_ptr<platform::Device> device() { return std::move(platform::open_device("cpu", {2}).value()); }
 
 TEST(BenchAttention, ChecksThenTimesEveryPhase) {
   const auto cpu = device();

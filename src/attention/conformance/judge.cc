@@ -150,7 +150,7 @@ Result<Machine> open_machine(std::string_view device) {
   Machine machine;
   const auto open = [](std::string_view name, int threads) -> Result<Place> {
     Place place;
-    QUIRE_TRY(opened, platform::open_device(name, {.compute = threads, .io = 1}));
+    QUIRE_TRY(opened, platform::open_device(name, {.compute = threads}));
     place.stream = opened->make_stream();
     place.device = std::move(opened);
     place.threads = threads;

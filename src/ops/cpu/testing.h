@@ -28,7 +28,7 @@ inline std::vector<Isa> levels() {
 // One stream of `threads` threads with ops of one level.
 struct Rig {
   explicit Rig(Isa isa, int threads = 2, std::int64_t vocab = 1024) {
-    device = std::move(platform::cpu::open(platform::ThreadPlan{threads, 1}).value());
+    device = std::move(platform::cpu::open(platform::ThreadPlan{threads}).value());
     stream = device->make_stream();
     ops = make_cpu_ops(isa);
     OpsLimits limits;

@@ -51,7 +51,7 @@ struct Rig {
     device = std::move(platform::open_device("cuda", platform::ThreadPlan{}).value());
     stream = device->make_stream();
     ops = make_cuda_ops(*device);
-    host_device = std::move(platform::open_device("cpu", platform::ThreadPlan{4, 1}).value());
+    host_device = std::move(platform::open_device("cpu", platform::ThreadPlan{4}).value());
     host_stream = host_device->make_stream();
     host_ops = cpu::make_cpu_ops();
     const OpsLimits limits = test_limits(vocab);

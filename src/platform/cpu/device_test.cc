@@ -12,7 +12,7 @@
 namespace quire::platform::cpu {
 namespace {
 
-std::unique_ptr<Device> make_device() { return std::move(open(ThreadPlan{1, 1}).value()); }
+std::unique_ptr<Device> make_device() { return std::move(open(ThreadPlan{1}).value()); }
 
 TEST(Allocate, GivesAlignedWritableMemoryOfAnySize) {
   const auto device = make_device();

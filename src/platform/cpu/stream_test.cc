@@ -26,7 +26,7 @@ __attribute__((noinline)) void operator delete(void* data, std::size_t) noexcept
 namespace quire::platform::cpu {
 namespace {
 
-std::unique_ptr<Device> make_device(int threads) { return std::move(open(ThreadPlan{threads, 1}).value()); }
+std::unique_ptr<Device> make_device(int threads) { return std::move(open(ThreadPlan{threads}).value()); }
 
 class Streams : public testing::TestWithParam<int> {
  protected:

@@ -28,8 +28,7 @@ Result<std::unique_ptr<Runner>> Runner::create(const TableRow& row, const Engine
   std::unique_ptr<Runner> runner(new Runner(row, engine, exact, fault));
   // Never more threads than this machine has, whatever the file says.
   runner->threads_ = std::min(engine.threads, platform::cpu::usable_threads());
-  QUIRE_TRY(device,
-            platform::open_device(platform::to_string(row.platform), {.compute = runner->threads_, .io = 1}));
+  QUIRE_TRY(device, platform::open_device(platform::to_string(row.platform), {.compute = runner->threads_}));
   runner->device_ = std::move(device);
   runner->stream_ = runner->device_->make_stream();
   return runner;

@@ -29,7 +29,7 @@ struct Tiny {
   }
 
   void run() {
-    auto device = platform::open_device("cpu", {.compute = 2, .io = 1});
+    auto device = platform::open_device("cpu", {.compute = 2});
     ASSERT_TRUE(device.ok());
     auto stream = (*device)->make_stream();
     const Backend row = reference_backend();
