@@ -2,9 +2,10 @@
 # On a machine with a GPU, in a checkout: verifies and times what scripts/device_pack.sh packed, in one go.
 # usage: scripts/device.sh PACK.tar.xz [PART...]
 #   parts: tests (module tests on the device) golden verify ceilings attention pages start step prefill offline
-#          sanitize (compute-sanitizer over a smoke set) peers (with PEERS: a folder or .tar.xz of one with bench.py,
-#          table.py and libraries in lib/ that times other projects' kernels) model (with MODEL: the file of SmolLM2
-#          that scripts/quickstart.sh fetches) fp8 (step and prefill with fp8 weights); the last four only when named
+#          sanitize, sanitize_attention (compute-sanitizer over a smoke set) fp8 (step and prefill with fp8 weights) peers
+#          (with PEERS: a folder or .tar.xz of one with bench.py, table.py and libraries in lib/ that times other
+#          projects' kernels) model (with MODEL: the file of SmolLM2 that scripts/quickstart.sh fetches); these only when
+#          named
 # Every part has its own time limit and log in $OUT (build/device/out unless set); the table of parts and the
 # figures come last. Whole: under 8 minutes on an H200. Exit code 1 when a part failed.
 set -uo pipefail
@@ -104,27 +105,33 @@ for name in $parts; do
       part prefill_fp8 60 "$bin/quire" bench offline ${dummy/llama31_8b/llama31_8b_fp8} --requests 4 --prompt 8192 \
         --output 1 --max-running 1 --chunk-tokens 8192 --max-context 8448 ;;
     sanitize)
-      # Small cases of every kind of kernel, and shares of verify's for attention. The tools work on one core each, so
-      # all run at once. racecheck takes 10 s and more for a model, so it sees six, each alone; it itself fails (an
-      # internal error of 2025.3) on the kernel of few-row products, whose weights come by bulk copies, and with a
-      # list of kernels to look at. synccheck looks at the barriers of all.
+      # Small cases of every kind of kernel. The tools work on one core each, so all run at once. racecheck takes 50 s
+      # and more for a model, so it sees six, each alone; it itself fails (an internal error of 2025.3) on the kernel
+      # of few-row products, whose weights come by bulk copies, and with a list of kernels to look at. synccheck looks
+      # at the barriers of all.
       small='RopeDevice.Halves*:Kv*:MoeDevice.Equal*:RouteDevice*:HeadLinear*:RmsNorm*:Activation*:Copy*:Embed*'
       small+=':Softcap*:SampleDevice.Rows*:ScoreDevice*:LinearDevice.Several*'
       for tool in memcheck racecheck initcheck synccheck; do
-        check=(compute-sanitizer --tool $tool --error-exitcode 9) shares=1
+        check=(compute-sanitizer --tool $tool --error-exitcode 9)
         models=('*')
         if [ $tool = racecheck ]; then
-          check+=(--kernel-name-exclude kns=ring_kernel) shares=6
-          models=(llama_bf16 llama_fp8_e4m3 gemma3_bf16 qwen3_fp8_e4m3 gpt_oss_bf16 deepseek_v3_bf16)
+          check+=(--kernel-name-exclude kns=ring_kernel)
+          models=(llama_bf16 llama_fp8_e4m3 mistral_swa_bf16 qwen3_fp8_e4m3 gpt_oss_bf16 deepseek_v3_bf16)
         fi
-        begin "${tool}_ops" 400 "${check[@]}" "$bin/quire_ops_cuda_device_test" --gtest_filter="$small"
+        begin "${tool}_ops" 300 "${check[@]}" "$bin/quire_ops_cuda_device_test" --gtest_filter="$small"
         for model in "${models[@]}"; do
-          begin "${tool}_engine_${model//\*/all}" 400 "${check[@]}" "$bin/quire_engine_device_test" \
+          begin "${tool}_engine_${model//\*/all}" 300 "${check[@]}" "$bin/quire_engine_device_test" \
             --gtest_filter="*DeviceSmoke*/$model"
         done
-        for ((share = 1; share <= shares; share++)); do
-          begin "${tool}_attention_$share" 400 "${check[@]}" "$bin/quire" verify --device cuda --backend cuda \
-            --share "$share/$((2 * shares))"
+      done
+      finish ;;
+    sanitize_attention)
+      # Shares of verify's cases: of all kinds of kernels, but none that another process has.
+      share=0
+      for tool in racecheck memcheck initcheck synccheck; do
+        for ((i = 0; i < $([ $tool = racecheck ] && echo 8 || echo 2); i++)); do
+          begin "${tool}_attention_$((++share))" 300 compute-sanitizer --tool $tool --error-exitcode 9 "$bin/quire" \
+            verify --device cuda --backend cuda --share "$share/${SHARES:-32}"
         done
       done
       finish ;;
