@@ -160,7 +160,6 @@ inline void chains_of(const float* const* q, Rows k, std::int64_t j, int dim, Fe
         if (kFetchNear) fetch_row<kNear>(fetch.near_rows.at(fetch.near_first + n), kDim * kElementBytes[E]);
       }
       chain_step<E>(rows, k, j, u, acc);
-      QUIRE_UNROLL
       for (int i = u * Sums::kSteps / kSteps; i < (u + 1) * Sums::kSteps / kSteps; ++i)
         sums.step(i, parked, parked_scores);
     }

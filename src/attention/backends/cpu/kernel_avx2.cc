@@ -17,7 +17,7 @@ constexpr int kVectorsAtOnce[5] = {0, 8, 4, 4, 2};  // by rows
 constexpr int kPanelsAtOnce[5] = {0, 4, 2, 2, 1};
 constexpr int kFetchLevel = 2;
 constexpr bool kFetchNear = false;  // into the first level, a few rows ahead
-constexpr bool kKnownDims = true;  // loops of their own for the usual dims
+constexpr bool kKnownDims = true;   // loops of their own for the usual dims
 
 inline F load_wide(const float* p) { return load(p); }
 inline F set(float x) { return set8(x); }
