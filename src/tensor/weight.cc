@@ -44,6 +44,21 @@ const WeightFormatInfo& weight_format_info(WeightFormat format) {
   return kFormats[index];
 }
 
+std::optional<DType> element_type(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::f32:
+      return DType::f32;
+    case WeightFormat::f16:
+      return DType::f16;
+    case WeightFormat::bf16:
+      return DType::bf16;
+    case WeightFormat::fp8_e4m3:
+      return DType::fp8_e4m3;
+    default:
+      return std::nullopt;
+  }
+}
+
 std::int64_t weight_row_bytes(WeightFormat format, std::int64_t cols) {
   const WeightFormatInfo& info = weight_format_info(format);
   QUIRE_CHECK(cols >= 0 && cols % info.block_elements == 0, "{} with cols={}", info.name, cols);

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string_view>
 
+#include "tensor/dtype.h"
+
 namespace quire {
 
 // Plain element types and ggml block formats. Values are ours, not ggml's; checkpoint/ maps the file's.
@@ -38,6 +40,9 @@ struct WeightFormatInfo {
   std::int64_t block_bytes;
 };
 const WeightFormatInfo& weight_format_info(WeightFormat format);
+
+// The type of a plain format's elements; nothing for formats of blocks.
+std::optional<DType> element_type(WeightFormat format);
 
 // A matrix of `rows` outputs by `cols` inputs: y[t, r] = sum_c x[t, c] * W[r, c]. Rows are contiguous,
 // row_bytes apart; cols is a multiple of block_elements. Borrowed memory, read-only.

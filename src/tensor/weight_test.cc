@@ -18,6 +18,17 @@ TEST(WeightFormat, BlockSizes) {
   EXPECT_EQ(weight_format_info(WeightFormat::iq4_xs).name, "IQ4_XS");
 }
 
+TEST(WeightFormat, PlainOnesHaveAnElementType) {
+  EXPECT_EQ(element_type(WeightFormat::bf16), DType::bf16);
+  EXPECT_EQ(element_type(WeightFormat::fp8_e4m3), DType::fp8_e4m3);
+  for (int index = 0; index <= static_cast<int>(WeightFormat::fp8_e4m3); ++index) {
+    const WeightFormatInfo& info = weight_format_info(static_cast<WeightFormat>(index));
+    const std::optional<DType> type = element_type(info.format);
+    EXPECT_EQ(type.has_value(), info.block_elements == 1) << info.name;
+    if (type) EXPECT_EQ(static_cast<std::int64_t>(dtype_bytes(*type)), info.block_bytes) << info.name;
+  }
+}
+
 TEST(WeightFormatDeathTest, PartBlocksAreABug) {
   EXPECT_DEATH(weight_row_bytes(WeightFormat::q4_0, 33), "Q4_0 with cols=33");
 }

@@ -149,23 +149,6 @@ dim3 grid_for(std::int64_t rows, std::int64_t n, unsigned threads) {
   return dim3(static_cast<unsigned>(rows), blocks_for(n, std::int64_t{threads} * 8));
 }
 
-DType dtype_of(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::f32:
-      return DType::f32;
-    case WeightFormat::bf16:
-      return DType::bf16;
-    case WeightFormat::f16:
-      return DType::f16;
-    case WeightFormat::fp8_e4m3:
-      return DType::fp8_e4m3;
-    default:
-      break;
-  }
-  QUIRE_CHECK(false, "weights of format {} on a CUDA device", weight_format_info(format).name);
-  return DType::f32;
-}
-
 }  // namespace
 
 void CudaOps::rms_norm(const RmsNorm& args, platform::Stream& stream) {
@@ -222,26 +205,19 @@ void CudaOps::add_bias(const TensorView& y, const float* bias, platform::Stream&
 
 void CudaOps::expand(const WeightView& weight, const float* row_scale, void* target,
                      platform::Stream& stream) {
-  const DType type = dtype_of(weight.format);
-  const TensorView from = TensorView::matrix(const_cast<void*>(weight.data), type, weight.rows, weight.cols,
-                                             weight.row_bytes / static_cast<std::int64_t>(dtype_bytes(type)));
   const TensorView to = TensorView::matrix(target, DType::bf16, weight.rows, weight.cols);
   const unsigned threads = threads_for(weight.cols, 256);
-  launch(stream, copy_kernel, grid_for(weight.rows, weight.cols, threads), dim3(threads), 0, 1, rows_of(from),
-         rows_of(to), nullptr, std::int64_t{0}, 1.0f, row_scale);
+  launch(stream, copy_kernel, grid_for(weight.rows, weight.cols, threads), dim3(threads), 0, 1,
+         rows_of(matrix_of(weight)), rows_of(to), nullptr, std::int64_t{0}, 1.0f, row_scale);
 }
 
 void CudaOps::embed(const Embed& args, platform::Stream& stream) {
   QUIRE_CHECK(is_matrix(args.y) && args.y.cols() == args.table.cols, "embed of {} columns from a table of {}",
               args.y.cols(), args.table.cols);
-  const DType type = dtype_of(args.table.format);
-  const auto element = static_cast<std::int64_t>(dtype_bytes(type));
-  TensorView table = TensorView::matrix(const_cast<void*>(args.table.data), type, args.table.rows,
-                                        args.table.cols, args.table.row_bytes / element);
-  Rows x = rows_of(table);
   const unsigned threads = threads_for(args.y.cols(), 256);
-  launch(stream, copy_kernel, grid_for(args.y.rows(), args.y.cols(), threads), dim3(threads), 0, 1, x,
-         rows_of(args.y), args.tokens, args.table.rows, args.scale, args.table.row_scale);
+  launch(stream, copy_kernel, grid_for(args.y.rows(), args.y.cols(), threads), dim3(threads), 0, 1,
+         rows_of(matrix_of(args.table)), rows_of(args.y), args.tokens, args.table.rows, args.scale,
+         args.table.row_scale);
 }
 
 void CudaOps::gather_rows(const GatherRows& args, platform::Stream& stream) {

@@ -7,6 +7,7 @@
 #include "ops/cuda/device.cuh"
 #include "platform/cuda/stream.h"
 #include "tensor/tensor_view.h"
+#include "tensor/weight.h"
 
 namespace quire::ops::cuda {
 
@@ -67,6 +68,18 @@ inline Rows rows_of(const TensorView& view) {
 }
 inline std::int64_t items_of(const TensorView& view) {
   return view.shape[0] * (view.rank == 3 ? view.shape[1] : 1);
+}
+
+// Weights of a CUDA device are of plain formats: blocks are expanded at load.
+inline DType dtype_of(WeightFormat format) {
+  const std::optional<DType> type = element_type(format);
+  QUIRE_CHECK(type, "weights of format {} on a CUDA device", weight_format_info(format).name);
+  return *type;
+}
+inline TensorView matrix_of(const WeightView& weight) {
+  const DType type = dtype_of(weight.format);
+  return TensorView::matrix(const_cast<void*>(weight.data), type, weight.rows, weight.cols,
+                            weight.row_bytes / static_cast<std::int64_t>(dtype_bytes(type)));
 }
 
 inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {

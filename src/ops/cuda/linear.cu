@@ -47,25 +47,9 @@ __global__ void __launch_bounds__(256) plain_kernel(Rows x, std::int64_t x_rows,
   }
 }
 
-DType dtype_of(WeightFormat format) {
-  const bool known = format == WeightFormat::f32 || format == WeightFormat::bf16 ||
-                     format == WeightFormat::f16 || format == WeightFormat::fp8_e4m3;
-  QUIRE_CHECK(known, "weights of format {} on a CUDA device", weight_format_info(format).name);
-  return format == WeightFormat::f32    ? DType::f32
-         : format == WeightFormat::bf16 ? DType::bf16
-         : format == WeightFormat::f16  ? DType::f16
-                                        : DType::fp8_e4m3;
-}
-
-TensorView view_of(const WeightView& weight) {
-  const DType type = dtype_of(weight.format);
-  return TensorView::matrix(const_cast<void*>(weight.data), type, weight.rows, weight.cols,
-                            weight.row_bytes / static_cast<std::int64_t>(dtype_bytes(type)));
-}
-
 void plain(const TensorView& x, const LinearTarget& target, platform::Stream& stream) {
   const dim3 grid(blocks_for(target.weight.rows, 8), blocks_for(x.rows(), kPlainRows));
-  launch(stream, plain_kernel, grid, dim3(256), 0, 1, rows_of(x), x.rows(), rows_of(view_of(target.weight)),
+  launch(stream, plain_kernel, grid, dim3(256), 0, 1, rows_of(x), x.rows(), rows_of(matrix_of(target.weight)),
          target.weight.rows, target.weight.row_scale, target.bias, rows_of(target.y));
 }
 
