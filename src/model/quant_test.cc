@@ -174,7 +174,7 @@ TEST(Quantised, DamagedTensorsAreNamed) {
        "model.layers.1.mlp.up_proj.weight_scale is [1, 136], not [136, 1]"},
       {[](StoredTensors& t, std::string&) { t[kUp + "_scale"].shape = {136}; }, "is [136], not [136, 1]"},
       {[](StoredTensors& t, std::string&) { t[kUp + "_scale"].type = "I16"; },
-       "model.layers.1.mlp.up_proj.weight_scale (I16)"},
+       "model.layers.1.mlp.up_proj.weight_scale (I16); convert the file to one of F32, F16, BF16"},
       {[](StoredTensors& t, std::string&) { t[kUp].type = "I8"; },
        "a tensor is not stored as F8_E4M3: model.layers.1.mlp.up_proj.weight (I8); quantization_config says "
        "so"},
@@ -193,7 +193,7 @@ TEST(Quantised, DamagedTensorsAreNamed) {
                   "weight_scale is [1, 1], not [1]"));
   const auto nan = [](StoredTensors& t, std::string&) { t[kUp].bytes[500] = '\x7f'; };
   EXPECT_TRUE(
-      has(refusal(nan, true, true), "the F8_E4M3 matrix model.layers.1.mlp.up_proj.weight holds NaN"));
+      has(refusal(nan, true, true), "/fp8: the F8_E4M3 matrix model.layers.1.mlp.up_proj.weight holds NaN"));
 }
 
 // What is said of the llama config with its quantization_config changed.

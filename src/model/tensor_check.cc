@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "ops/expand.h"
 #include "tensor/values.h"
 
@@ -15,15 +18,6 @@ namespace quire::model {
 namespace {
 
 constexpr std::size_t kNamed = 3;  // tensors that a message names
-
-std::string joined(const std::vector<std::string>& texts, std::string_view between) {
-  std::string out;
-  for (const std::string& text : texts) {
-    if (!out.empty()) out += between;
-    out += text;
-  }
-  return out;
-}
 
 // Collects names and says how many there are.
 class Offenders {
@@ -33,7 +27,7 @@ class Offenders {
   }
   bool any() const { return count_ > 0; }
   std::string text(std::string_view singular, std::string_view plural) const {
-    std::string names = joined(first_, ", ");
+    std::string names = comma_list(first_);
     if (count_ > kNamed) names += fmt::format(" and {} more", count_ - kNamed);
     return count_ == 1 ? fmt::format("{}: {}", singular, names)
                        : fmt::format("{} {}: {}", count_, plural, names);
@@ -45,25 +39,28 @@ class Offenders {
 };
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::vector<std::string> sizes;
-  for (const std::int64_t size : shape) sizes.push_back(std::to_string(size));
-  return fmt::format("[{}]", joined(sizes, ", "));
+  return fmt::format("[{}]", comma_list(shape, [](std::int64_t size) { return std::to_string(size); }));
 }
 
-// Of a GGUF file's matrices: what is multiplied where it lies, or can be expanded on its way to the device.
-std::vector<WeightFormat> usable_formats(const ops::Ops& ops, const LoadOptions& options) {
+// Vectors, and matrices of Hugging Face folders, are of these: converted at load where that is needed.
+constexpr std::array kPlain{WeightFormat::f32, WeightFormat::f16, WeightFormat::bf16};
+
+bool is_plain(WeightFormat format) { return std::find(kPlain.begin(), kPlain.end(), format) != kPlain.end(); }
+
+// Of matrices. In GGUF files: what is multiplied where it lies, or can be expanded on its way to the device.
+std::vector<WeightFormat> usable_formats(const ModelSpec& spec, const ops::Ops& ops,
+                                         const LoadOptions& options) {
+  if (spec.source == checkpoint::Source::huggingface) return {kPlain.begin(), kPlain.end()};
   if (options.apart) return ops::expandable_formats();
   std::vector<WeightFormat> formats;
   for (const ops::LinearFormat& line : ops.linear_formats()) formats.push_back(line.format);
   return formats;
 }
 
-std::string usable_types(const ops::Ops& ops, const LoadOptions& options) {
-  std::vector<std::string> names;
-  for (const WeightFormat format : usable_formats(ops, options))
-    if (format != WeightFormat::fp8_e4m3)  // has scales beside it, which a config must announce
-      names.emplace_back(weight_format_info(format).name);
-  return joined(names, ", ");
+std::string usable_types(const ModelSpec& spec, const ops::Ops& ops, const LoadOptions& options) {
+  std::vector<WeightFormat> formats = usable_formats(spec, ops, options);
+  std::erase(formats, WeightFormat::fp8_e4m3);  // no GGUF file has it
+  return comma_list(formats, [](WeightFormat format) { return weight_format_info(format).name; });
 }
 
 bool usable_type(const ModelSpec& spec, const ExpectedWeight& expected, const checkpoint::TensorInfo& tensor,
@@ -100,8 +97,8 @@ void check_tensor(const ModelSpec& spec, const ExpectedWeight& expected, const c
   }
 }
 
-Status report(const Findings& findings, const checkpoint::Checkpoint& checkpoint, const ops::Ops& ops,
-              const LoadOptions& options) {
+Status report(const Findings& findings, const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
+              const ops::Ops& ops, const LoadOptions& options) {
   std::vector<std::string> lines;
   if (findings.missing.any())
     lines.push_back(findings.missing.text("a tensor is missing", "tensors are missing"));
@@ -114,7 +111,7 @@ Status report(const Findings& findings, const checkpoint::Checkpoint& checkpoint
   if (findings.types.any()) {
     lines.push_back(findings.types.text("a tensor is stored in a type that this build does not use",
                                         "tensors are stored in types that this build does not use"));
-    lines.push_back(fmt::format("convert the file to one of {}", usable_types(ops, options)));
+    lines.push_back(fmt::format("convert the file to one of {}", usable_types(spec, ops, options)));
   }
   if (findings.not_fp8.any()) {
     lines.push_back(
@@ -122,7 +119,7 @@ Status report(const Findings& findings, const checkpoint::Checkpoint& checkpoint
     lines.emplace_back("quantization_config says so of every linear layer that its ignore does not name");
   }
   if (lines.empty()) return {};
-  return bad_input(fmt::format("{}: {}", checkpoint.path(), joined(lines, "; ")));
+  return bad_input(fmt::format("{}: {}", checkpoint.path(), fmt::join(lines, "; ")));
 }
 
 }  // namespace
@@ -132,10 +129,6 @@ std::uint64_t weight_key(WeightId id, std::int32_t layer, std::int32_t expert, b
   return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(layer)) << 32) |
          (static_cast<std::uint64_t>(static_cast<std::uint32_t>(expert) & 0xffffffu) << 8) |
          (std::uint64_t{scale} << 7) | static_cast<std::uint64_t>(id);
-}
-
-bool is_plain(WeightFormat format) {
-  return format == WeightFormat::f32 || format == WeightFormat::f16 || format == WeightFormat::bf16;
 }
 
 const ops::LinearFormat* find_linear_format(const ops::Ops& ops, WeightFormat format) {
@@ -168,7 +161,7 @@ Result<FoundTensors> check_tensors(const ModelSpec& spec, const checkpoint::Chec
     for (const checkpoint::TensorInfo& tensor : checkpoint.tensors())
       if (!names.contains(tensor.name) && !is_ignored_tensor(spec, tensor.name))
         findings.extra.add(tensor.name);
-    QUIRE_TRY_STATUS(report(findings, checkpoint, ops, options));
+    QUIRE_TRY_STATUS(report(findings, spec, checkpoint, ops, options));
   }
   return found;
 }
@@ -180,10 +173,7 @@ Status check_scales(const ModelSpec& spec, const checkpoint::Checkpoint& checkpo
     if (expected.part != WeightPart::fp8_scale) continue;
     const FoundTensor& entry = found.at(weight_key(expected.id, expected.layer, expected.expert, true));
     if (entry.tensor == nullptr) continue;
-    const WeightFormat format = *entry.tensor->format;
-    const DType type = format == WeightFormat::f32   ? DType::f32
-                       : format == WeightFormat::f16 ? DType::f16
-                                                     : DType::bf16;
+    const DType type = *element_type(*entry.tensor->format);
     for (std::int64_t i = 0; i < expected.shape[0]; ++i) {
       const float scale = load_value(type, entry.tensor->data, i);
       if (std::isfinite(scale) && scale >= 0.0f) continue;

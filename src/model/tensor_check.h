@@ -1,5 +1,5 @@
 // The tensors that a model of a spec needs, found in a checkpoint and checked: every one there, no other,
-// the shapes of the config, types that this build can use. Values are not read.
+// the shapes of the config, types that this build can use. Of values only scales are read.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,6 @@ struct FoundTensor {
 // Keyed by weight_key().
 using FoundTensors = std::unordered_map<std::uint64_t, FoundTensor>;
 std::uint64_t weight_key(WeightId id, std::int32_t layer, std::int32_t expert, bool scale = false);
-
-// Vectors, and matrices of plain types: may be converted to f32 at load.
-bool is_plain(WeightFormat format);
 
 // The line of the table of products, or null.
 const ops::LinearFormat* find_linear_format(const ops::Ops& ops, WeightFormat format);

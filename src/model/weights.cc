@@ -441,7 +441,8 @@ Result<Weights> load_weights(const ModelSpec& spec, const checkpoint::Checkpoint
   Binder binder(spec, found, ops, options, region);
   Weights weights = binder.bind();
   QUIRE_CHECK(region.used() == measure.used(), "used={} planned={}", region.used(), measure.used());
-  QUIRE_TRY_STATUS(run_conversions(binder.conversions(), device, options.threads));
+  if (const Status done = run_conversions(binder.conversions(), device, options.threads); !done.ok())
+    return Error{done.error().code, fmt::format("{}: {}", checkpoint.path(), done.error().message)};
   for (const checkpoint::TensorInfo* tensor : binder.converted()) checkpoint.release(*tensor);
   weights.memory = std::move(memory);
   return weights;
