@@ -92,7 +92,8 @@ class GrammarGuide final : public Guide {
     DLTensor tensor{words_.data(), {kDLCPU, 0}, 1, xgrammar::GetBitmaskDLType(), &shape, nullptr, 0};
     limited_ = within([&] { return matcher_.FillNextTokenBitmask(&tensor); });
     // Bits behind the vocabulary are nobody's.
-    if (vocabulary_ % kBits != 0) words_.back() &= (1 << (vocabulary_ % kBits)) - 1;
+    if (vocabulary_ % kBits != 0)
+      words_.back() &= static_cast<std::int32_t>((1u << (vocabulary_ % kBits)) - 1);
     filled_ = true;
     return limited_;
   }

@@ -47,6 +47,22 @@ std::vector<std::int32_t> allowed(Guide& guide) {
   return ids;
 }
 
+// The last word of the mask may have any number of entries.
+TEST(Grammar, NoBitBehindTheVocabularyIsSet) {
+  for (const int special : {1, 30, 31, 32}) {
+    std::vector<std::string> names;
+    for (int i = 0; i < special; ++i) names.push_back("<" + std::to_string(i) + ">");
+    const auto tokenizer = tokenizer::Tokenizer::from_json(testing::byte_tokenizer(names));
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+    const auto made = Compiler::create(*tokenizer, std::vector<std::int32_t>{kEnd}, {});
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    const auto maker = (*made)->ebnf(R"(root ::= "a" | "b")");
+    ASSERT_TRUE(maker.ok()) << maker.error().message;
+    const std::shared_ptr<Guide> guide = (*maker)->make();
+    EXPECT_EQ(allowed(*guide), (std::vector<std::int32_t>{'a', 'b'})) << special;
+  }
+}
+
 // How the grammar takes a text: its first bytes that it refuses, or what it says at the end.
 std::string taken(const GuideMaker& maker, const std::string& text) {
   const std::shared_ptr<Guide> guide = maker.make();
