@@ -163,8 +163,8 @@ Result<VerifyReport> verify(std::span<const Backend> table, const VerifyOptions&
   if (!options.fault.empty() && fault == nullptr)
     return bad_input(fmt::format("there is no fault '{}'; there are\n{}", options.fault, fault_list()));
   if (options.shares < 1 || options.share < 1 || options.share > options.shares)
-    return bad_input(fmt::format("share {0} of {1} is none: the shares of {1} are 1 to {1}", options.share,
-                                 options.shares));
+    return bad_input(
+        fmt::format("share {} of {} is none: give N of M with 1 <= N <= M", options.share, options.shares));
   std::vector<const Backend*> rows;
   for (const Backend& row : table)
     if (options.backend.empty() || row.name == options.backend) rows.push_back(&row);

@@ -9,7 +9,8 @@
 
 namespace quire::attention::cuda {
 
-// A kernel and the grid it is launched with: as many blocks as the device holds at once.
+// A kernel and the grid it is launched with: as many blocks as the device holds at once (of a cascade's
+// prefix: prefix_launch()).
 struct Launch {
   Kernel kernel;
   std::int32_t parts = 0;
