@@ -10,6 +10,13 @@
 namespace quire::ops::cuda {
 namespace {
 
+// Microseconds of one of the `copies` products of `rows` rows that all() does.
+template <class All>
+double time_each(Bench& b, std::size_t copies, std::int64_t rows, All&& all) {
+  const int count = static_cast<int>(copies), passes = rows > 256 ? 1 : std::max(1, 40 / count);
+  return b.time(passes, rows > 256 ? 5 : 9, all) / count;
+}
+
 // Microseconds of y = x W^T over copies of the weight that no pass finds in the L2 cache.
 double time_product(Bench& b, const std::vector<WeightView>& copies, const TensorView& x, const TensorView& y,
                     RowRounding rounding) {
@@ -17,13 +24,12 @@ double time_product(Bench& b, const std::vector<WeightView>& copies, const Tenso
   call.x = x;
   call.x_rounding = rounding;
   call.target_count = 1;
-  const int count = static_cast<int>(copies.size()), passes = x.rows() > 256 ? 1 : std::max(1, 40 / count);
-  return b.time(passes, x.rows() > 256 ? 5 : 9, [&] {
+  return time_each(b, copies.size(), x.rows(), [&] {
     for (const WeightView& weight : copies) {
       call.targets[0] = {weight, nullptr, y};
       b.ops->linear(call, *b.stream);
     }
-  }) / count;
+  });
 }
 
 // The product alone, of rows that are rounded already; not a number where cuBLASLt has none.
@@ -52,8 +58,7 @@ double time_rounded(Bench& b, Blas& blas, const std::vector<WeightView>& copies,
     return found;
   };
   if (!all()) return std::numeric_limits<double>::quiet_NaN();
-  const int count = static_cast<int>(copies.size()), passes = x.rows() > 256 ? 1 : std::max(1, 40 / count);
-  return b.time(passes, x.rows() > 256 ? 5 : 9, all) / count;
+  return time_each(b, copies.size(), x.rows(), all);
 }
 
 void bench_fp8_products(Bench& b) {
