@@ -24,7 +24,7 @@ def divergence(best, ours):
         kl += math.exp(golden) * (golden - ours[token])
         rest += math.exp(golden)
         our_rest += math.exp(ours[token])
-    rest, our_rest = 1 - rest, 1 - our_rest
+    rest, our_rest = 1 - rest, max(1 - our_rest, 1e-9)
     return kl + rest * math.log(rest / our_rest) if rest > 1e-5 else kl
 
 
@@ -50,7 +50,7 @@ def main():
         good = (abs(bias) <= BIAS and mean <= MEAN and largest <= LARGEST and kl_mean <= KL_MEAN
                 and kl_largest <= KL_LARGEST)
         failed = failed or not good
-        print(f"{path.stem}: {len(ids.split(','))} tokens, difference of log-probability: signed mean {bias:+.1e}, "
+        print(f"{path.stem}: {len(golden['ids'])} tokens, difference of log-probability: signed mean {bias:+.1e}, "
               f"mean {mean:.1e}, largest {largest:.1e}; KL mean {kl_mean:.1e}, largest {kl_largest:.1e}: "
               f"{'within' if good else 'NOT within'} the bounds")
     return 1 if failed else 0

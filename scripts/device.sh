@@ -2,10 +2,10 @@
 # On a machine with a GPU, in a checkout: verifies and times what scripts/device_pack.sh packed, in one go.
 # usage: scripts/device.sh PACK.tar.xz [PART...]
 #   parts: tests (module tests on the device) golden verify ceilings attention pages start step prefill offline
-#          sanitize, sanitize_attention (compute-sanitizer over a smoke set) fp8 (step and prefill with fp8 weights) peers
-#          (with PEERS: a folder or .tar.xz of one with bench.py, table.py and libraries in lib/ that times other
-#          projects' kernels) model (with MODEL: the file of SmolLM2 that scripts/quickstart.sh fetches); these only when
-#          named
+#          sanitize (compute-sanitizer over a smoke set) sanitize_attention (the same over 14 of verify's SHARES, 32 unless
+#          set) fp8 (step and prefill with fp8 weights) peers (with PEERS: a folder or .tar.xz of one with bench.py,
+#          table.py and libraries in lib/ that times other projects' kernels) model (with MODEL: the file of SmolLM2 that
+#          scripts/quickstart.sh fetches); these only when named
 # Every part has its own time limit and log in $OUT (build/device/out unless set); the table of parts and the
 # figures come last. Whole: under 8 minutes on an H200. Exit code 1 when a part failed.
 set -uo pipefail
@@ -50,7 +50,7 @@ finish() {
   local name code took
   wait
   for name in "${begun[@]}"; do
-    read -r code took <"$run/$name.code"
+    read -r code took <"$run/$name.code" || code=1 took=0
     tell "$name" "$code" "$took"
   done
   begun=()
@@ -126,7 +126,7 @@ for name in $parts; do
       done
       finish ;;
     sanitize_attention)
-      # Shares of verify's cases: of all kinds of kernels, but none that another process has.
+      # Shares of verify's cases: each has some of all kinds of kernels, and no case that another process has.
       share=0
       for tool in racecheck memcheck initcheck synccheck; do
         for ((i = 0; i < $([ $tool = racecheck ] && echo 8 || echo 2); i++)); do
