@@ -20,9 +20,10 @@ namespace quire::attention::cpu {
 inline constexpr int kTileKeys = 64;    // bits of a visibility word
 inline constexpr int kSplitKeys = 512;  // a multiple of kTileKeys
 inline constexpr int kRunSplits = 4;
-inline constexpr int kChains = 8;    // partial sums of one score
-inline constexpr int kFewRows = 8;   // up to here tiles are read in place, above they are packed
-inline constexpr int kMaxRows = 96;  // (row, head) pairs of one block
+inline constexpr int kChains = 8;             // partial sums of one score
+inline constexpr int kParked = 32 * kChains;  // floats of TileArgs::chains
+inline constexpr int kFewRows = 8;            // up to here tiles are read in place, above they are packed
+inline constexpr int kMaxRows = 96;           // (row, head) pairs of one block
 inline constexpr int kMaxDim = 576;
 inline constexpr int kPanel = 32;  // widest panel of packed keys or dims; acc rows are padded to it
 inline constexpr float kNoKey = -__builtin_huge_valf();  // maximum of a row that has seen no key
@@ -61,7 +62,7 @@ struct TileArgs {
   // Scratch, 64-byte aligned.
   float* scores = nullptr;  // [rows, kTileKeys]
   float* alpha = nullptr;   // [rows]
-  float* chains = nullptr;  // [4, 8 keys, kChains]
+  float* chains = nullptr;  // [kParked]: of a block of keys whose scores are not made yet
   float* k_pack = nullptr;  // kTileKeys * qk_dim
   float* v_pack = nullptr;  // kTileKeys * acc_stride
 };

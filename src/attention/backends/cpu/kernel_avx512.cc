@@ -144,6 +144,7 @@ template <int kRows, int kVectors>
 struct ChainSums {
   static constexpr int kGroup = 8;  // vectors
   static constexpr int kSteps = (kRows * kVectors + kGroup - 1) / kGroup * 4;
+  static_assert(kSteps * 2 * kLanes <= kParked);
   F pair, quad;
 
   static void park(const F (&acc)[kRows][kVectors], std::int64_t, float* chains, float*) {

@@ -23,7 +23,7 @@ inline void load_panel(const void* row, int n, int, F& a, F& b) {
 template <int kRows, int kVectors>
 struct ChainSums {
   static constexpr int kSteps = 0;  // left to do later
-  static_assert(kKeyBlock % kVectors == 0);
+  static_assert(kKeyBlock % kVectors == 0 && kRows * kKeyBlock * kChains <= kParked);
 
   static void park(const F (&acc)[kRows][kVectors], std::int64_t j, float* chains, float* scores) {
     const auto first = static_cast<int>(j % kKeyBlock);

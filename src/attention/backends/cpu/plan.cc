@@ -103,7 +103,7 @@ Scratch make_scratch(const Geometry& g, char* base) {
   s.views = carver.take<RowView>(g.block_rows);
   s.q = carver.take<float>(rows * g.qk_dim);
   s.scores = carver.take<float>(rows * kTileKeys);
-  s.chains = carver.take<float>(4 * 8 * kChains);
+  s.chains = carver.take<float>(kParked);
   s.k_pack = carver.take<float>(std::int64_t{kTileKeys} * g.qk_dim);
   s.v_pack = carver.take<float>(std::int64_t{kTileKeys} * g.acc_stride);
   s.acc = carver.take<float>(rows * g.acc_stride);
