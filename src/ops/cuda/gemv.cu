@@ -227,8 +227,6 @@ void run_staged(GemvArgs& a, int multiprocessors, platform::Stream& stream) {
 
 bool aligned16(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
 
-DType operand_type(WeightFormat format) { return format == WeightFormat::f16 ? DType::f16 : DType::bf16; }
-
 }  // namespace
 
 bool gemv_takes(const Linear& args) {

@@ -76,6 +76,10 @@ inline DType dtype_of(WeightFormat format) {
   QUIRE_CHECK(type, "weights of format {} on a CUDA device", weight_format_info(format).name);
   return *type;
 }
+// The type that a product by such weights wants of its activations; rounded ones (linear.cu) are apart.
+inline DType operand_type(WeightFormat format) {
+  return format == WeightFormat::fp8_e4m3 ? DType::bf16 : dtype_of(format);
+}
 inline TensorView matrix_of(const WeightView& weight) {
   const DType type = dtype_of(weight.format);
   return TensorView::matrix(const_cast<void*>(weight.data), type, weight.rows, weight.cols,

@@ -53,11 +53,6 @@ void plain(const TensorView& x, const LinearTarget& target, platform::Stream& st
          target.weight.rows, target.weight.row_scale, target.bias, rows_of(target.y));
 }
 
-// The element type that the product wants of x.
-DType operand_type(WeightFormat format) {
-  return format == WeightFormat::fp8_e4m3 ? DType::bf16 : dtype_of(format);
-}
-
 // Whether the factors of `rows` rows at `first` go on at `next`; or there are none of either.
 bool continues(const float* first, std::int64_t rows, const float* next) {
   return first == nullptr ? next == nullptr : first + rows == next;
