@@ -2,7 +2,7 @@
 // their beginnings, and on random mutations of them until the time is over. The input that ends the process
 // is left in fuzz-crash.bin; a file given by name is replayed as it is.
 //
-//   fuzz_x [--seconds N] [--seed N] [--golden FOLDER --suffix TEXT] [FILE...]
+//   fuzz_x [--seconds N] [--seed N] [--golden FOLDER --suffix TEXT] [--more SEED]... [FILE...]
 #include <fmt/format.h>
 
 #include <chrono>
@@ -38,6 +38,7 @@ struct Options {
   std::uint64_t seed = 1;
   std::string golden;
   std::string suffix;
+  std::vector<std::string> more;
   std::vector<std::string> files;
 };
 
@@ -85,6 +86,7 @@ std::vector<Bytes> read_seeds(const Options& options) {
       }
     }
   }
+  for (const std::string& file : options.more) seeds.push_back(read_file(file));
   if (seeds.empty()) seeds.push_back(Bytes(64, 0));
   return seeds;
 }
@@ -218,6 +220,7 @@ Options parse_options(int argc, char** argv) {
     if (name == "--seed") options.seed = std::strtoull(value, nullptr, 10);
     if (name == "--golden") options.golden = value;
     if (name == "--suffix") options.suffix = value;
+    if (name == "--more") options.more.emplace_back(value);
   }
   return options;
 }
