@@ -129,8 +129,8 @@ enum class RowRounding : std::uint8_t {
 // y_i = x W_i^T + b_i for up to kMaxTargets weights that share the input: x is read, and rounded where the
 // weight's product rounds it, once. All weights have the same cols.
 //
-// x_rounding is a leave, not an order: where rounding gains nothing, or no kernel takes it, x stays as it is,
-// so that no result is rougher than the rounding. A row of zeros gives zeros; one that holds NaN or an
+// x_rounding is a permission, not an order: where rounding gains nothing, or no kernel takes it, x stays as
+// it is, so that no result is rougher than the rounding. A row of zeros gives zeros; one that holds NaN or an
 // infinity is NaN in every output, so that nothing is hidden. The CPU never uses it. CUDA does with more than
 // 16 rows where cuBLASLt has the product (LinearFormat::rounded_activation): below that the weights' way from
 // memory is all that counts. A row's bits then depend on how many rows there are, as run_to_run has it.

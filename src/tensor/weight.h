@@ -55,7 +55,7 @@ struct WeightView {
   std::int64_t row_bytes = 0;
   std::int64_t experts = 1;
   std::int64_t expert_bytes = 0;
-  // fp8_e4m3: one factor per row of every expert, [experts, rows]; null: 1. Other formats keep theirs inside.
+  // fp8_e4m3: one scale per row of every expert, [experts, rows]; null: 1. Other formats keep theirs inside.
   const float* row_scale = nullptr;
 
   bool empty() const { return data == nullptr; }

@@ -167,7 +167,7 @@ TEST_P(Formats, EveryE4m3IsUnpackedExactly) {
   }
 }
 
-TEST_P(Formats, LeaveToRoundIsNotUsed) {
+TEST_P(Formats, PermissionToRoundIsNotUsed) {
   Rig rig(GetParam());
   const TestWeight w = random_weight(WeightFormat::fp8_e4m3, 40, 96, 61);
   std::vector<float> x = random_floats(20 * 96, 62), y(20 * 40, NAN);

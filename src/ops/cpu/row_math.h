@@ -31,7 +31,7 @@ struct RowMath {
   void (*to_bf16)(const float* x, std::uint16_t* y, std::int64_t n);
   void (*to_f16)(const float* x, std::uint16_t* y, std::int64_t n);
   // y = the n values of packed weights, exactly. 4- and 8-bit blocks are ggml's of 32 values; e4m3 comes
-  // without its factors. from_f16, from_e4m3 and the block formats are null at the portable level.
+  // without its scales. from_f16, from_e4m3 and the block formats are null at the portable level.
   void (*from_bf16)(const void* x, float* y, std::int64_t n);
   void (*from_f16)(const void* x, float* y, std::int64_t n);
   void (*from_e4m3)(const void* x, float* y, std::int64_t n);

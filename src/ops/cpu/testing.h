@@ -64,7 +64,7 @@ inline TensorView view(std::vector<float>& data, std::int64_t rows, std::int64_t
 }
 
 // A weight of random blocks: random bytes with sane 16-bit scales where the format has them, and for e4m3
-// factors per row that differ by powers of ten.
+// scales per row that differ by powers of ten.
 struct TestWeight {
   std::vector<unsigned char> bytes;
   std::vector<float> row_scale;
@@ -132,7 +132,7 @@ inline TestWeight random_weight(WeightFormat format, std::int64_t rows, std::int
   return w;
 }
 
-// The weight's values as ggml dequantises them, e4m3 times their factors.
+// The weight's values as ggml dequantises them, e4m3 times their scales.
 inline std::vector<float> dequantised(const ProductTable& products, const WeightView& weight) {
   std::vector<float> values(static_cast<std::size_t>(weight.rows * weight.cols));
   for (std::int64_t r = 0; r < weight.rows; ++r) {

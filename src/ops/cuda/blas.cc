@@ -37,7 +37,7 @@ std::int64_t bucket_of(std::int64_t rows) {
   return rows <= half ? half : 2 * power;
 }
 
-// The first version with CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, a factor per row.
+// The first version with CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, a scale per row.
 constexpr int kRowScalesVersion = 120900;
 
 bool aligned16(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }

@@ -15,7 +15,7 @@ namespace quire::ops::cuda {
 
 // y[b] = x[b] w[b]^T (+ bias): x [rows, in], w [out, in], y [rows, out], `batch` of them at the given
 // distances. Strides are in elements. x and w are both bf16, both f16, both f32 or both fp8_e4m3; sums are
-// float32. e4m3 has one factor per row of x and of w, both on the device (never read by the host): sm_90 and
+// float32. e4m3 has one scale per row of x and of w, both on the device (never read by the host): sm_90 and
 // cuBLASLt 12.9, which lets them differ by row.
 struct BlasProduct {
   const void* x = nullptr;
@@ -85,7 +85,7 @@ class Blas {
   std::string missing_;
   Functions f_;
   cublasLtHandle_t handle_ = nullptr;
-  bool row_scales_ = false;                 // this library knows factors per row
+  bool row_scales_ = false;                 // this library knows scales per row
   std::array<Choice, kChoices> choices_{};  // a ring: the oldest goes when it is full
   std::size_t choice_count_ = 0;
 };

@@ -53,7 +53,7 @@ void plain(const TensorView& x, const LinearTarget& target, platform::Stream& st
          target.weight.rows, target.weight.row_scale, target.bias, rows_of(target.y));
 }
 
-// Whether the factors of `rows` rows at `first` go on at `next`; or there are none of either.
+// Whether the scales or biases of `rows` rows at `first` go on at `next`; or there are none of either.
 bool continues(const float* first, std::int64_t rows, const float* next) {
   return first == nullptr ? next == nullptr : first + rows == next;
 }
@@ -163,7 +163,8 @@ bool CudaOps::multiply_rounded(const TensorView& x, const LinearTarget& target, 
   if (!scratch.is_rounded) round_rows(x, rounded, stream);
   scratch.is_rounded = true;
   if (bias_inside) bias_of(target, scratch.bias, stream);
-  blas_.multiply(p, workspace_.blas(), kBlasBytes, stream);
+  const bool done = blas_.multiply(p, workspace_.blas(), kBlasBytes, stream);
+  QUIRE_CHECK(done, "{} x {} x {} was found and is not done", p.rows, p.out, p.in);
   if (target.bias != nullptr && !bias_inside) add_bias(target.y, target.bias, stream);
   return true;
 }

@@ -195,7 +195,7 @@ TEST(RoundedProductDevice, EqualsTheSumsOfTheRoundedOperands) {
   }
 }
 
-// Weights, factors and biases that lie side by side, as q, k and v do: bits of one product of all.
+// Weights, scales and biases that lie side by side, as q, k and v do: bits of one product of all.
 TEST(RoundedProductDevice, TargetsSideBySideAreOneProduct) {
   Rig rig;
   const std::int64_t rows = 40, cols = 512, outs[3] = {128, 48, 64}, all = 240;
