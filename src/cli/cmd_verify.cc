@@ -22,6 +22,7 @@ struct VerifyFlags {
   std::uint64_t seed = 1;
   int seconds = 0;
   std::string share;
+  bool share_given = false;
   std::string fault;
   bool json = false;
 };
@@ -45,7 +46,8 @@ nlohmann::ordered_json to_json(const conformance::VerifyReport& report) {
   return json;
 }
 
-void print(const conformance::VerifyReport& report, const platform::DeviceInfo& device) {
+void print(const conformance::VerifyReport& report, const platform::DeviceInfo& device,
+           const std::string& share) {
   fmt::print("{}\n", device.kind == platform::Kind::cpu ? platform::cpu::describe_cpu() : device.name);
   for (const conformance::RowReport& row : report.rows) {
     fmt::print(
@@ -55,7 +57,8 @@ void print(const conformance::VerifyReport& report, const platform::DeviceInfo& 
         row.worst.gate, row.worst.name);
     for (const std::string& failure : row.failures) fmt::print("    {}\n", failure);
   }
-  fmt::print("seed {}: {}\n", report.seed, report.passed ? "everything passed" : "FAILED");
+  const std::string of_all = share.empty() ? "everything" : "share " + share;
+  fmt::print("seed {}: {}\n", report.seed, report.passed ? of_all + " passed" : "FAILED");
 }
 
 // The rows that a model's calls would use here.
@@ -73,13 +76,13 @@ Result<std::vector<attention::Backend>> rows_of_model(const std::string& path,
   return rows;
 }
 
-// "2/8", or nothing: all cases.
+// "2/8".
 Status read_share(const std::string& text, conformance::VerifyOptions& options) {
-  if (text.empty()) return {};
   const std::size_t slash = text.find('/');
   if (slash == std::string::npos || !parse_number(text.substr(0, slash), &options.share) ||
       !parse_number(text.substr(slash + 1), &options.shares))
-    return bad_input(fmt::format("--share {}: wanted is N/M, such as 2/8: the second of eight shares", text));
+    return bad_input(
+        fmt::format("--share '{}': wanted is N/M, such as 2/8: the second of eight shares", text));
   return {};
 }
 
@@ -98,12 +101,12 @@ Status verify(const VerifyFlags& flags) {
                                      .seed = flags.seed,
                                      .seconds = flags.seconds,
                                      .fault = flags.fault};
-  QUIRE_TRY_STATUS(read_share(flags.share, options));
+  if (flags.share_given) QUIRE_TRY_STATUS(read_share(flags.share, options));
   QUIRE_TRY(report, conformance::verify(table, options));
   if (flags.json) {
     fmt::print("{}\n", json_text(to_json(report)));
   } else {
-    print(report, device);
+    print(report, device, flags.share);
   }
   return report.passed ? Status() : Status(check_failed_error());
 }
@@ -120,7 +123,10 @@ Command make_verify(CLI::App& root) {
       .number("--seconds", &flags->seconds, 0, 86400,
               "time for random cases beyond the covering arrays; 0: a fixed number")
       .text("--share", &flags->share,
-            "N/M: the Nth of M shares of the cases, which several processes can take at once")
+            "N/M: the Nth of M shares of the cases, which several processes can take at once; what rows "
+            "claim is "
+            "judged by a whole run",
+            &flags->share_given)
       .text("--fault", &flags->fault, "plant a fault: verify must fail (an unknown name lists them)")
       .json(&flags->json);
   return {&command.app(), std::make_shared<Settings>(), [flags] { return verify(*flags); }};

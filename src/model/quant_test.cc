@@ -100,7 +100,7 @@ TEST(Quantised, MatricesStayE4m3MappedOrCopied) {
   EXPECT_LT(plan.private_bytes, plan.mapped_bytes / 5);  // vectors and scales
   ASSERT_EQ(plan.notes.size(), 1u);
   EXPECT_TRUE(has(plan.notes[0],
-                  "14 F8_E4M3 matrices with a scale per row; activations are f32 and not "
+                  "14 F8_E4M3 matrices with scales; activations are f32 and not "
                   "rounded further"))
       << plan.notes[0];
   HarnessOptions apart;

@@ -394,11 +394,10 @@ std::vector<std::string> notes_of(const Binder& binder, const ops::Ops& ops, con
   const std::string_view type = to_string(options.matrices);
   if (binder.fp8_matrices() > 0) {
     const ops::LinearFormat& line = *find_linear_format(ops, WeightFormat::fp8_e4m3);
-    notes.push_back(fmt::format("{} F8_E4M3 matrices with a scale per row; activations are {} and {}",
-                                binder.fp8_matrices(), line.activation,
-                                line.rounded_activation.empty()
-                                    ? std::string("not rounded further")
-                                    : fmt::format("rounded to {}", line.rounded_activation)));
+    notes.push_back(fmt::format(
+        "{} F8_E4M3 matrices with scales; activations are {} and {}", binder.fp8_matrices(), line.activation,
+        line.rounded_activation.empty() ? std::string("not rounded further")
+                                        : fmt::format("rounded to {}", line.rounded_activation)));
   }
   if (options.dummy) notes.push_back(fmt::format("random {} weights, seed {}", type, options.dummy_seed));
   for (const auto& [stored, count] : binder.converted_matrices()) {

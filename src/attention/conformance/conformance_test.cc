@@ -68,6 +68,10 @@ TEST(Verify, SharesAreTheWhole) {
   EXPECT_GT(third, first / 2);
   for (const auto& [share, shares] : {std::pair{0, 3}, {4, 3}, {1, 0}})
     EXPECT_FALSE(verify({&row, 1}, {.share = share, .shares = shares}).ok()) << share << " of " << shares;
+  const auto empty = verify({&row, 1}, {.share = 4000, .shares = 4000});
+  EXPECT_TRUE(!empty.ok() && empty.error().message.find("fewer shares") != std::string::npos);
+  const auto fault = verify({&row, 1}, {.share = 1, .shares = 3, .fault = "window_off_by_one"});
+  EXPECT_TRUE(!fault.ok() && fault.error().message.find("--share") != std::string::npos);
 }
 
 TEST(Sweep, MeetsEveryPairThatCanOccurAndRepeatsBySeed) {

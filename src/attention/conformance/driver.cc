@@ -165,6 +165,9 @@ Result<VerifyReport> verify(std::span<const Backend> table, const VerifyOptions&
   if (options.shares < 1 || options.share < 1 || options.share > options.shares)
     return bad_input(
         fmt::format("share {} of {} is none: give N of M with 1 <= N <= M", options.share, options.shares));
+  if (fault != nullptr && options.shares > 1)
+    return bad_input(fmt::format("a share of the cases need not show the fault {}: plant it without --share",
+                                 fault->name));
   std::vector<const Backend*> rows;
   for (const Backend& row : table)
     if (options.backend.empty() || row.name == options.backend) rows.push_back(&row);
@@ -181,6 +184,9 @@ Result<VerifyReport> verify(std::span<const Backend> table, const VerifyOptions&
     const double seconds = static_cast<double>(options.seconds) / static_cast<double>(rows.size());
     report.rows.push_back(RowRun(*row, options, fault, machine, seconds).run());
     const RowReport& last = report.rows.back();
+    if (options.shares > 1 && last.cases == 0)
+      return bad_input(fmt::format("share {} of {} has no case of {}: give fewer shares", options.share,
+                                   options.shares, row->name));
     const bool nothing_to_show = fault != nullptr && last.passed + last.failed == 0;
     judged += nothing_to_show ? 0 : 1;
     report.passed = report.passed && last.failed == 0 && (last.passed > 0 || nothing_to_show);

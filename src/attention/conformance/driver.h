@@ -49,7 +49,8 @@ struct VerifyReport {
 inline constexpr int kMostFailures = 20;
 
 // bad_input for an unknown row or fault (the message lists those there are), for a fault that no row asked
-// for can show, or for a share that is none.
+// for can show, for a share that is none, has no case of a row,
+// or is to show a fault.
 Result<VerifyReport> verify(std::span<const attention::Backend> table, const VerifyOptions& options);
 
 }  // namespace quire::conformance
