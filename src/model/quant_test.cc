@@ -196,6 +196,24 @@ TEST(Quantised, DamagedTensorsAreNamed) {
       has(refusal(nan, true, true), "/fp8: the F8_E4M3 matrix model.layers.1.mlp.up_proj.weight holds NaN"));
 }
 
+// In a folder nothing else is legal for what is not e4m3 by its declaration: no format of GGUF files.
+TEST(Quantised, WhatToConvertToIsWhatFoldersMayHold) {
+  for (const std::string& name :
+       {kUp + "_scale", std::string("model.norm.weight"), std::string("model.embed_tokens.weight")}) {
+    for (const auto& [type, bytes] : {std::pair{"I16", 2}, {"F64", 8}, {"F8_E4M3", 1}, {"F8_E8M0", 1}}) {
+      const std::string message =
+          refusal([&, type = type, bytes = bytes](StoredTensors& tensors, std::string&) {
+            tensors[name].type = type;
+            std::size_t size = static_cast<std::size_t>(bytes);
+            for (const std::int64_t side : tensors[name].shape) size *= static_cast<std::size_t>(side);
+            tensors[name].bytes.resize(size);
+          });
+      EXPECT_TRUE(has(message, name + " (" + type + ")")) << message;
+      EXPECT_TRUE(message.ends_with("; convert the file to one of F32, F16, BF16")) << message;
+    }
+  }
+}
+
 // What is said of the llama config with its quantization_config changed.
 std::string config_problem(const std::function<void(json&)>& change) {
   return refusal([&](StoredTensors&, std::string& text) {
@@ -203,6 +221,16 @@ std::string config_problem(const std::function<void(json&)>& change) {
     change(config);
     text = config.dump();
   });
+}
+
+TEST(Quantised, AMissingDeclarationIsTheOneThingSaid) {
+  const std::string message = config_problem([](json& config) { config.erase("quantization_config"); });
+  EXPECT_TRUE(has(message,
+                  "/fp8: config.json has no quantization_config that declares fp8, and 14 tensors are "
+                  "stored as F8_E4M3: model.layers.0."))
+      << message;
+  EXPECT_TRUE(message.ends_with("or a checkpoint in F32, F16, BF16")) << message;
+  EXPECT_FALSE(has(message, "not part of this architecture")) << message;
 }
 
 TEST(Quantised, OtherKindsAreRefusedByName) {
@@ -220,6 +248,9 @@ TEST(Quantised, OtherKindsAreRefusedByName) {
       {"/format", "", "the key format is missing, it must be \"float-quantized\""},
       {"/kv_cache_scheme", R"({"num_bits": 8})", "kv_cache_scheme is {\"num_bits\":8}"},
       {"/sparsity_config", R"({"format": "sparse-24-bitmask"})", "only \"dense\" is"},
+      {"/sparsity_config", R"({"a": {}})",
+       "sparsity_config: the key format is missing, it must be \"dense\""},
+      {"/sparsity_config", R"({"format": null, "sparsity_structure": "2:4"})", "the key format is missing"},
       {"/transform_config", R"({"config_groups": {}})", "transform_config"},
       {"/quantization_status", "\"calibration\"", "compressed and frozen are"},
       {"/unheard_of", "1", "the key unheard_of is not supported"},
@@ -271,6 +302,10 @@ TEST(Quantised, OtherKindsAreRefusedByName) {
   EXPECT_TRUE(
       has(config_problem([](json& config) { config["compression_config"] = config["quantization_config"]; }),
           "compression_config is not supported"));
+  EXPECT_EQ(config_problem([](json& config) {
+              config["quantization_config"]["sparsity_config"] = {{"format", "dense"}, {"ignore", {"a"}}};
+            }),
+            "");
   EXPECT_EQ(config_problem([](json& config) {
               json& quant = config["quantization_config"];
               quant["sparsity_config"] = json::object();

@@ -95,7 +95,9 @@ Status check_unused(const JsonView& object) {
   QUIRE_TRY_STATUS(require_off(object, "transform_config", "{}"));
   if (object.has("sparsity_config")) {
     QUIRE_TRY(sparsity, object.object("sparsity_config"));
-    QUIRE_TRY_STATUS(require_off(sparsity, "format", "\"dense\""));
+    const std::vector<std::string> keys = sparsity.keys();
+    const bool says = std::any_of(keys.begin(), keys.end(), [&](auto& key) { return sparsity.has(key); });
+    if (says) QUIRE_TRY_STATUS(require(sparsity, "format", "\"dense\""));
   }
   QUIRE_TRY(status, object.string_or("quantization_status", "compressed"));
   if (status != "compressed" && status != "frozen")

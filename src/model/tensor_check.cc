@@ -80,7 +80,7 @@ bool has_shape(const ExpectedWeight& expected, const std::vector<std::int64_t>& 
 }
 
 struct Findings {
-  Offenders missing, extra, shapes, types, not_fp8;
+  Offenders missing, extra, shapes, types, not_fp8, undeclared;
 };
 
 void check_tensor(const ModelSpec& spec, const ExpectedWeight& expected, const checkpoint::TensorInfo* tensor,
@@ -92,6 +92,8 @@ void check_tensor(const ModelSpec& spec, const ExpectedWeight& expected, const c
   const std::string stored = fmt::format("{} ({})", expected.name, tensor->type);
   if (expected.part == WeightPart::fp8) {
     if (tensor->format != WeightFormat::fp8_e4m3) findings.not_fp8.add(stored);
+  } else if (!spec.quant && tensor->format == WeightFormat::fp8_e4m3) {
+    findings.undeclared.add(expected.name);
   } else if (!usable_type(spec, expected, *tensor, ops, options)) {
     findings.types.add(stored);
   }
@@ -99,6 +101,14 @@ void check_tensor(const ModelSpec& spec, const ExpectedWeight& expected, const c
 
 Status report(const Findings& findings, const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
               const ops::Ops& ops, const LoadOptions& options) {
+  // All else that is wrong then follows from it: scales that nothing asks for, above all.
+  if (findings.undeclared.any())
+    return bad_input(fmt::format(
+        "{}: config.json has no quantization_config that declares fp8, and {}; use the config.json that was "
+        "published with these files, or a checkpoint in {}",
+        checkpoint.path(),
+        findings.undeclared.text("a tensor is stored as F8_E4M3", "tensors are stored as F8_E4M3"),
+        usable_types(spec, ops, options)));
   std::vector<std::string> lines;
   if (findings.missing.any())
     lines.push_back(findings.missing.text("a tensor is missing", "tensors are missing"));
