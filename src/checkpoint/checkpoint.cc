@@ -28,6 +28,18 @@ bool exists(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
+// A link whose target is not there, as an interrupted download into a cache of links leaves it.
+bool is_dead_link(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_symlink(fs::symlink_status(path, ignored)) && !exists(path);
+}
+
+Error dead_link(const std::string& path) {
+  std::error_code ignored;
+  return bad_input(fmt::format("{} is a link to {}, which is not there: fetch the file", printable(path),
+                               printable(fs::read_symlink(path, ignored).string())));
+}
+
 // Names in a folder, sorted.
 std::vector<std::string> list_folder(const std::string& folder) {
   std::vector<std::string> names;
@@ -55,6 +67,7 @@ std::string join(const std::vector<std::string>& names, std::size_t most = 5) {
 }
 
 Error no_such_path(const std::string& path) {
+  if (is_dead_link(path)) return dead_link(path);
   const fs::path parent = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
   if (!exists(parent.string())) {
     // "meta-llama/Llama-3.1-8B": a name of a hub, which other programs would download.
@@ -74,6 +87,7 @@ Error no_such_path(const std::string& path) {
 }
 
 Error no_config(const std::string& folder) {
+  if (const std::string config = folder + "/config.json"; is_dead_link(config)) return dead_link(config);
   std::vector<std::string> ggufs;
   for (const std::string& name : list_folder(folder)) {
     if (name.ends_with(".gguf")) ggufs.push_back(name);
@@ -118,7 +132,9 @@ Result<std::map<std::string, std::string>> read_weight_map(const JsonView& index
 Status compare_shards(const std::string& folder, const std::set<std::string>& named) {
   std::vector<std::string> lost;
   for (const std::string& name : named) {
-    if (!exists(folder + "/" + name)) lost.push_back(name);
+    const std::string path = folder + "/" + name;
+    if (is_dead_link(path)) return dead_link(path);
+    if (!exists(path)) lost.push_back(name);
   }
   if (!lost.empty()) {
     return bad_input(fmt::format("{} names {}, which {} not in {}: fetch the missing files", kIndexFile,
@@ -213,14 +229,17 @@ Status Checkpoint::index_tensors() {
 Status Checkpoint::open_folder(const std::string& config_path) {
   QUIRE_TRY(config, JsonDocument::read(config_path));
   config_.push_back(std::move(config));
-  const bool single = exists(folder_ + "/" + std::string(kSingleFile));
+  const std::string single_path = folder_ + "/" + std::string(kSingleFile);
   const std::string index_path = folder_ + "/" + std::string(kIndexFile);
+  for (const std::string& path : {single_path, index_path})
+    if (is_dead_link(path)) return dead_link(path);
+  const bool single = exists(single_path);
   if (single && exists(index_path)) {
     return bad_input(fmt::format("{} holds both {} and {}: remove the one that is stale", printable(folder_),
                                  kSingleFile, kIndexFile));
   }
   if (single) {
-    QUIRE_TRY_STATUS(add_safetensors(folder_ + "/" + std::string(kSingleFile), kSingleFile));
+    QUIRE_TRY_STATUS(add_safetensors(single_path, kSingleFile));
   } else if (exists(index_path)) {
     QUIRE_TRY_STATUS(add_shards(index_path));
   } else {

@@ -111,6 +111,31 @@ TEST(Checkpoint, MissingExtraAndStaleShardsAreNamed) {
   EXPECT_TRUE(has(problem(folder.path()), "but no model.safetensors.index.json"));
 }
 
+// As an interrupted download into a cache of links leaves a folder.
+TEST(Checkpoint, LinksThatLeadNowhereAreNamed) {
+  const TempFolder folder;
+  write_shards(folder);
+  const auto dead = [&](const std::string& name) {
+    const std::string path = folder.path() + "/" + name;
+    std::filesystem::remove(path);
+    std::filesystem::create_symlink("../../blobs/abc", path);
+    const std::string said = problem(name == "a.gguf" ? path : folder.path());
+    EXPECT_EQ(said, path + " is a link to ../../blobs/abc, which is not there: fetch the file");
+    std::filesystem::remove(path);
+  };
+  dead("model-00002-of-00002.safetensors");
+  dead("model.safetensors.index.json");
+  std::filesystem::remove(folder.path() + "/model-00001-of-00002.safetensors");
+  dead("model.safetensors");
+  dead("a.gguf");
+  dead("config.json");
+  // One that leads somewhere is the file.
+  folder.write("blob", one_tensor("a"));
+  folder.write("config.json", "{}");
+  std::filesystem::create_symlink("blob", folder.path() + "/model.safetensors");
+  EXPECT_EQ(problem(folder.path()), "");
+}
+
 TEST(Checkpoint, TensorsThatTheIndexAloneKnows) {
   const TempFolder folder;
   write_shards(folder);
