@@ -456,8 +456,8 @@ class Refusals(unittest.TestCase):
     def test_what_the_pool_cannot_hold_is_refused_whatever_cuts_it(self):
         pool = ("--kv-memory", 40000, "--page-size", 8, "--max-context", 80, "--ids", 1)
         for asked in (70, 100):
-            self.refused(3, r"--kv-memory \d+ or more, or --max-tokens 24 or less", "run", model("llama"), *pool, "--max-tokens", asked)
-        self.refused(3, "--max-tokens 24 or less", "run", model("llama"), *pool, "--max-tokens", 100, "--n", 1000)
+            self.refused(3, r"24 new tokens or fewer \(--max-tokens 24\), or .* \(--kv-memory \d+ or more\)", "run", model("llama"), *pool, "--max-tokens", asked)
+        self.refused(3, "--max-tokens 24", "run", model("llama"), *pool, "--max-tokens", 100, "--n", 1000)
         code, out, err = quire("run", model("llama"), *pool, "--max-tokens", 24, "--ignore-eos", "--json")
         self.assertEqual((code, json.loads(out)["finish_reason"]), (0, "length"), err)
         code, out, err = quire("run", model("llama"), "--max-context", 80, "--ids", 1, "--max-tokens", 100, "--ignore-eos", "--json")

@@ -68,12 +68,13 @@ Status check_kv(const Request& request, const RequestLimits& limits) {
                                 ? fmt::format(" with {} of answer (what the context of {} leaves of {})",
                                               answer, limits.max_context, request.max_tokens)
                                 : fmt::format(" with {} of answer", answer);
-  const std::string fewer = prompt > most ? fmt::format("a prompt shorter by {}", prompt - most)
-                                          : fmt::format("--max-tokens {} or less", most - prompt + 1);
+  const std::string fewer =
+      prompt > most ? fmt::format("shorten the prompt by {}", prompt - most)
+                    : fmt::format("ask for {0} new tokens or fewer (--max-tokens {0})", most - prompt + 1);
   return no_resources(fmt::format(
       "a prompt of {} tokens{} needs KV for {}, and the whole cache holds one sequence of at most "
-      "{}: use --kv-memory {} or more, or {}",
-      prompt, asked, needed, most, limits.kv_memory_for(needed), fewer));
+      "{}: {}, or give the KV cache more memory (--kv-memory {} or more)",
+      prompt, asked, needed, most, fewer, limits.kv_memory_for(needed)));
 }
 
 Status check_lengths(const Request& request, const RequestLimits& limits) {
@@ -84,7 +85,8 @@ Status check_lengths(const Request& request, const RequestLimits& limits) {
   if (least > limits.max_context)
     return bad_input(fmt::format("a prompt of {} tokens{} is over the context of {}: shorten it by {}{}",
                                  prompt, request.answer ? " and one token of answer" : "", limits.max_context,
-                                 least - limits.max_context, " or raise --max-context up to the model's"));
+                                 least - limits.max_context,
+                                 " or raise the limit up to the model's (--max-context)"));
   return check_kv(request, limits);
 }
 

@@ -123,11 +123,12 @@ Status Scheduler::check(const RequestInfo& info) const {
   sequence.info = info;
   if (sequence.most_kv_tokens() > most_kv_tokens_) {
     const std::int32_t room = most_kv_tokens_ + 1 - info.prompt_tokens;
-    return no_resources(fmt::format(
-        "the request needs KV for {} tokens, the whole cache holds one sequence of at most "
-        "{}: use more --kv-memory, or {}",
-        sequence.most_kv_tokens(), most_kv_tokens_,
-        room >= 1 && info.answer ? fmt::format("--max-tokens {} or less", room) : "shorten the prompt"));
+    return no_resources(
+        fmt::format("the request needs KV for {} tokens, the whole cache holds one sequence of at most "
+                    "{}: {}, or give the KV cache more memory (--kv-memory)",
+                    sequence.most_kv_tokens(), most_kv_tokens_,
+                    room >= 1 && info.answer ? fmt::format("ask for at most {} new tokens", room)
+                                             : "shorten the prompt"));
   }
   if (waiting() >= config_.max_waiting) {
     return no_resources(fmt::format("{} requests are waiting, the limit is {}: try again later", waiting(),

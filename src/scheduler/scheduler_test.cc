@@ -196,7 +196,8 @@ TEST(Scheduler, RefusesWithTheNumbers) {
   const Status pages = rig.submit(1, 20, 6);
   EXPECT_EQ(pages.error().code, Code::no_resources);
   EXPECT_NE(pages.error().message.find("needs KV for 25 tokens"), std::string::npos) << pages.error().message;
-  EXPECT_NE(pages.error().message.find("--kv-memory, or --max-tokens 5 or less"), std::string::npos);
+  EXPECT_NE(pages.error().message.find("ask for at most 5 new tokens, or give the KV cache more memory"),
+            std::string::npos);
   EXPECT_NE(rig.submit(1, 30, 6).error().message.find("shorten the prompt"), std::string::npos);
   EXPECT_NE(rig.submit(1, 0, 6).error().message.find("empty prompt"), std::string::npos);
   EXPECT_FALSE(rig.submit(1, 5, 0).ok());

@@ -5,7 +5,10 @@
 namespace quire::session {
 
 Result<grammar::Compiler*> Guides::compiler(Slot& slot, std::span<const std::string_view> markers) const {
-  QUIRE_TRY(tokenizer, model_.tokenizer());
+  const auto found = model_.tokenizer();
+  if (!found.ok())
+    return bad_input("an answer's form needs a tokenizer, and that of the model cannot be used: use text");
+  const tokenizer::Tokenizer* tokenizer = *found;
   const std::lock_guard<std::mutex> lock(slot.mutex);
   if (slot.compiler == nullptr) {
     QUIRE_TRY(made, grammar::Compiler::create(*tokenizer, model_.end_tokens(), markers));

@@ -142,7 +142,8 @@ std::vector<tokenizer::TokenId> SessionImpl::kept_tokens(const TextRequest& requ
 
 Result<tokenizer::StopMatcher> SessionImpl::stops_of(const TextRequest& request) const {
   const Result<const tokenizer::Tokenizer*> tokenizer = text_->tokenizer();
-  if (!request.stop.empty() && !tokenizer.ok()) return tokenizer.error();
+  if (!request.stop.empty() && !tokenizer.ok())
+    return bad_input("stop strings need a tokenizer, and that of the model cannot be used: leave them out");
   return tokenizer::StopMatcher::create(request.stop);
 }
 

@@ -48,10 +48,19 @@ Result<tokenizer::Tokenizer> tokenizer_from_gguf(const checkpoint::GgufFile& fil
 Result<tokenizer::Tokenizer> tokenizer_from_folder(const std::string& folder) {
   const std::string path = folder + "/tokenizer.json";
   if (!std::filesystem::exists(path)) {
-    return bad_input(fmt::format("{} has no tokenizer.json: give token ids instead (--ids)", folder));
+    return bad_input("the model has no tokenizer.json: give the prompt as an array of token ids (--ids)");
   }
   QUIRE_TRY(text, checkpoint::read_text_file(path, kTokenizerBytesMax));
   return tokenizer::Tokenizer::from_json(text);
+}
+
+// Clients of a server are told these errors: files are named by their place in the model's folder.
+Error without_folder(Error error, const std::string& folder) {
+  const std::string prefix = folder + "/";
+  for (std::size_t at = error.message.find(prefix); at != std::string::npos;
+       at = error.message.find(prefix, at))
+    error.message.erase(at, prefix.size());
+  return error;
 }
 
 template <class Target, class Source>
@@ -78,26 +87,26 @@ void TextModel::load_tokenizer(const checkpoint::Checkpoint& checkpoint) {
   if (loaded.ok()) {
     tokenizer_ = std::move(loaded).value();
   } else {
-    no_tokenizer_ = loaded.error();
+    no_tokenizer_ = without_folder(loaded.error(), checkpoint.folder());
   }
 }
 
 void TextModel::load_template(const checkpoint::Checkpoint& checkpoint) {
   Result<checkpoint::TextSettings> settings = checkpoint::read_text_settings(checkpoint);
   if (!settings.ok()) {
-    no_template_ = settings.error();
+    no_template_ = without_folder(settings.error(), checkpoint.folder());
     return;
   }
   template_tokens_ = {settings->bos_token, settings->eos_token};
   const checkpoint::ChatTemplate* found = settings->find("default");
   if (found == nullptr && !settings->templates.empty()) found = &settings->templates.front();
   if (found == nullptr) {
-    no_template_ = bad_input(
-        fmt::format("{} has no chat template: give the prompt as text (without --chat)", checkpoint.path()));
+    no_template_ =
+        bad_input("the model has no chat template: give a prompt instead of messages (-p instead of --chat)");
     return;
   }
-  Result<ChatTemplate> parsed = ChatTemplate::parse(
-      found->text, fmt::format("chat template '{}' of {}", found->name, checkpoint.path()));
+  Result<ChatTemplate> parsed =
+      ChatTemplate::parse(found->text, fmt::format("the model's chat template '{}'", found->name));
   if (parsed.ok()) {
     template_ = std::move(parsed).value();
     tool_syntax_ = tool_syntax_of(found->text);

@@ -10,6 +10,7 @@
 #include "server/api/fields.h"
 #include "server/api/limits.h"
 #include "server/api/messages.h"
+#include "server/loop/client_words.h"
 
 namespace quire::server::api {
 namespace {
@@ -91,7 +92,7 @@ Result<std::vector<std::int32_t>> tokens_of(const Session& session, const TextRe
 }
 
 HttpAnswer bad_text(const Error& error) {
-  return error_answer(ApiError{400, error.message, "", "invalid_value", 0.0});
+  return error_answer(ApiError{400, client_words(error.message), "", "invalid_value", 0.0});
 }
 
 void tokenize(EngineLoop& loop, const ModelFacts& facts, const HttpRequest& http,

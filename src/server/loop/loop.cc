@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "server/loop/client_words.h"
 #include "server/loop/loop_impl.h"
 
 namespace quire::server {
@@ -36,7 +37,7 @@ std::size_t prompt_bytes(const std::vector<TextRequest>& requests) {
 
 Refusal refusal_of(const Error& error) {
   const bool legal = error.code == Code::no_resources;
-  return {legal ? Refusal::Why::never_fits : Refusal::Why::invalid, error.message};
+  return {legal ? Refusal::Why::never_fits : Refusal::Why::invalid, client_words(error.message)};
 }
 
 TextOutput cancelled_before_it_ran() {
