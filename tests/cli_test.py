@@ -168,6 +168,16 @@ class Json(unittest.TestCase):
                 self.assertIn(key, row)
             self.assertEqual(set(row["features"]), {"page_size_gt_1", "speculation", "mla", "chunked", "multimodal", "fp8_kv"})
 
+    def test_rows_of_other_architectures_are_not_available(self):
+        for device, runs in (("sm80", False), ("sm90", True), ("sm120", False)):
+            row = self.run_json("backends", "--device", device, "--json")["rows"][0]
+            self.assertEqual(row["name"], "cuda")
+            reason = f"{device}: architectures 90 to 119 only"
+            self.assertEqual(reason == row["why_not"], not runs, row["why_not"])
+            self.assertTrue(runs or not row["available"])
+            for form in ([], ["--markdown"]):
+                self.assertEqual(reason in quire("backends", "--device", device, *form)[1], not runs, form)
+
     def test_readme_has_the_matrix_of_this_program(self):
         readme = ROOT / "README.md"
         text = readme.read_text() if readme.exists() else ""
@@ -514,7 +524,8 @@ class Refusals(unittest.TestCase):
             (pathlib.Path(folder) / "model.safetensors").write_bytes(whole)
             for arguments in (["run", folder, "--ids", "1,2"], ["run", folder, "--ids", "1,2", "--json"],
                               ["run", folder, "--prompts", self.file('{"ids": [1, 2]}\n')], ["score", folder, "--ids", "1,2"],
-                              ["bench", "step", folder, "--batch", 1, "--context", 8, "--steps", 2]):
+                              ["bench", "step", folder, "--batch", 1, "--context", 8, "--steps", 2],
+                              ["bench", "offline", folder, "--requests", 2, "--prompt", 8, "--output", 2]):
                 self.refused(2, r"numerical error in request \d+, step \d+: the logits at position \d+ are not finite", *arguments)
 
     def test_chat_without_a_template_ends_at_once(self):

@@ -110,7 +110,7 @@ Json platform_to_json(const platform::DeviceInfo& device, std::span<const attent
   Json json;
   json["platform"] = to_string(device.kind);
   json["device"] = device.name;
-  json["rows"] = rows_to_json(table);
+  json["rows"] = rows_to_json(table, device);
   return json;
 }
 
@@ -125,7 +125,7 @@ Status backends(const BackendsFlags& flags) {
   QUIRE_TRY(device, describe_device(flags.options));
   const std::span<const attention::Backend> table = attention::backends(device.kind);
   if (flags.markdown) {
-    fmt::print("{}", matrix_as_markdown(table));
+    fmt::print("{}", matrix_as_markdown(table, device));
     return {};
   }
   Json json = platform_to_json(device, table);
@@ -133,7 +133,7 @@ Status backends(const BackendsFlags& flags) {
     if (flags.json) {
       fmt::print("{}\n", json_text(json));
     } else {
-      fmt::print("{}", matrix_as_text(table));
+      fmt::print("{}", matrix_as_text(table, device));
       for (const std::string& line : platform::platform_lines()) fmt::print("{}\n", line);
     }
     return {};

@@ -110,16 +110,35 @@ Json box_to_json(const Box& box) {
   return json;
 }
 
+// Empty, or why no call of that device can go to the row, whatever the build.
+std::string wrong_device(const Backend& row, const platform::DeviceInfo& device) {
+  std::vector<std::string> ranges;
+  for (const Box& box : row.caps.boxes) {
+    if (device.arch >= box.arch_min && device.arch <= box.arch_max) return "";
+    std::string range = box.arch_max < Box().arch_max ? fmt::format("{} to {}", box.arch_min, box.arch_max)
+                                                      : fmt::format("{} and above", box.arch_min);
+    if (std::find(ranges.begin(), ranges.end(), range) == ranges.end()) ranges.push_back(std::move(range));
+  }
+  return fmt::format("sm{}: architectures {} only", device.arch, fmt::join(ranges, " or "));
+}
+
+std::string why_not(const Backend& row, const platform::DeviceInfo& device) {
+  std::string why = wrong_device(row, device);
+  if (why.empty() && row.make == nullptr) why = "not in this build: it has no CUDA";
+  return why;
+}
+
 }  // namespace
 
-Json rows_to_json(std::span<const Backend> table) {
+Json rows_to_json(std::span<const Backend> table, const platform::DeviceInfo& device) {
   Json rows = Json::array();
   for (const Backend& row : table) {
     Json json;
     json["name"] = row.name;
     json["description"] = row.description;
-    json["available"] = row.make != nullptr;
-    json["why_not"] = row.make != nullptr ? Json() : Json("not in this build: it has no CUDA");
+    const std::string why = why_not(row, device);
+    json["available"] = why.empty();
+    json["why_not"] = why.empty() ? Json() : Json(why);
     for (const Column& column : kColumns) json["features"][column.key] = any_box(row, column.holds);
     json["boxes"] = Json::array();
     for (const Box& box : row.caps.boxes) json["boxes"].push_back(box_to_json(box));
@@ -133,10 +152,12 @@ Json rows_to_json(std::span<const Backend> table) {
   return rows;
 }
 
-std::string matrix_as_text(std::span<const Backend> table) {
+std::string matrix_as_text(std::span<const Backend> table, const platform::DeviceInfo& device) {
   std::string text;
   for (const Backend& row : table) {
     text += fmt::format("{}: {}\n", row.name, row.description);
+    if (const std::string why = why_not(row, device); !why.empty())
+      text += fmt::format("    {:<16} {}\n", "not available", why);
     for (const Column& column : kColumns)
       text += fmt::format("    {:<16} {}\n", column.title, any_box(row, column.holds) ? "yes" : "no");
     text += fmt::format("    {:<16} {}\n    {:<16} {}\n    {:<16} {}\n", "page sizes", row_page_rule(row),
@@ -153,7 +174,7 @@ std::string matrix_as_text(std::span<const Backend> table) {
   return text;
 }
 
-std::string matrix_as_markdown(std::span<const Backend> table) {
+std::string matrix_as_markdown(std::span<const Backend> table, const platform::DeviceInfo& device) {
   std::string text = "| backend |";
   for (const Column& column : kColumns) text += fmt::format(" {} |", column.title);
   text += " page sizes | head dims | KV types | graph capture | determinism |\n|---|";
@@ -171,7 +192,9 @@ std::string matrix_as_markdown(std::span<const Backend> table) {
           all_types.push_back(std::move(name));
       }
     }
-    text += fmt::format("| `{}` |", row.name);
+    const std::string why = wrong_device(row, device);
+    text += why.empty() ? fmt::format("| `{}` |", row.name)
+                        : fmt::format("| `{}` (not available on {}) |", row.name, why);
     for (const Column& column : kColumns) text += any_box(row, column.holds) ? " yes |" : " no |";
     text += fmt::format(" {} | {} | {} | {} | {} |\n", row_page_rule(row), fmt::join(all_dims, ", "),
                         fmt::join(all_types, ", "), capture_name(row.caps.capture),

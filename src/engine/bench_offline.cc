@@ -60,7 +60,7 @@ Result<Times> run(EngineImpl& engine, Clock::time_point begin, const BenchOfflin
   while (engine.step(outputs)) {
     const double now = seconds(Clock::now() - begin);
     for (const Output& output : outputs) {
-      if (output.finish == Finish::failed) return no_resources(output.error);
+      if (output.finish == Finish::failed) return bad_input(output.error);
       for (std::size_t t = 0; t < output.tokens.size(); ++t) {
         double& before = last[output.id];
         before < 0.0 ? times.first.push_back(now) : times.between.push_back(now - before);
