@@ -47,6 +47,12 @@ void visit_effort(Fields& fields, const char* name, std::optional<std::string>& 
                 {"none", "minimal", "low", "medium", "high", "xhigh"}, &effort);
 }
 
+void visit_no_reasoning(Fields& fields, const char* instead) {
+  fields.missing({"reasoning", "another route's; one that says nothing is taken"},
+                 {"{}", R"({"effort":null})", R"({"summary":null})", R"({"effort":null,"summary":null})"},
+                 instead);
+}
+
 void visit_notes(Fields& fields) {
   fields.noted({"user", "for the caller's own books: no effect here"});
   fields.noted({"safety_identifier", "for the caller's own books: no effect here"});
@@ -63,7 +69,8 @@ void visit_missing(Fields& fields) {
   fields.missing({"modalities", "text only"}, {R"(["text"])"}, "use [\"text\"] or leave it out");
   for (const char* name : {"audio", "prediction", "web_search_options"})
     fields.missing({name, "not here"}, {}, kOut);
-  fields.missing({"functions", "not here"}, {}, "use 'tools' of /v1/chat/completions or /v1/responses");
+  fields.missing({"functions", "not here; none are taken"}, {"[]"},
+                 "use 'tools' of /v1/chat/completions or /v1/responses");
   fields.missing({"function_call", "not here; none and auto are taken"}, {R"("none")", R"("auto")"},
                  "use 'tool_choice' of /v1/chat/completions or /v1/responses");
   fields.missing({"max_tool_calls", "tools run at the client"}, {}, kOut);

@@ -23,6 +23,8 @@ void visit_choices(Fields& fields, CallFields& call);
 void visit_stream(Fields& fields, CallFields& call);
 // What a chat template is told as reasoning_effort: OpenAI's words, under `name`.
 void visit_effort(Fields& fields, const char* name, std::optional<std::string>& effort);
+// Routes that have no `reasoning`: one without any value is taken.
+void visit_no_reasoning(Fields& fields, const char* instead);
 // user, metadata, service_tier and the like: checked, without effect.
 void visit_notes(Fields& fields);
 

@@ -28,11 +28,11 @@ struct ChatFields {
 // Ignored they would give another answer than the caller wanted.
 void visit_chat_elsewhere(Fields& fields) {
   constexpr const char* kWhose = "another route's";
-  for (const char* name : {"prompt", "input", "instructions"})
-    fields.missing({name, kWhose}, {}, "write it as 'messages'");
+  for (const char* name : {"prompt", "input"}) fields.missing({name, kWhose}, {}, "write it as 'messages'");
+  fields.missing({"instructions", kWhose}, {R"("")"}, "write it as 'messages'");
   fields.missing({"max_output_tokens", kWhose}, {}, "use 'max_completion_tokens'");
   fields.missing({"text", kWhose}, {"{}", R"({"format":{"type":"text"}})"}, "use 'response_format'");
-  fields.missing({"reasoning", kWhose}, {"{}"}, "use 'reasoning_effort'");
+  visit_no_reasoning(fields, "use 'reasoning_effort'");
   fields.missing({"include", kWhose}, {"[]"}, "see 'logprobs', or use /v1/responses");
   fields.missing({"echo", kWhose}, {"false"}, "use /v1/completions");
   fields.missing({"add_special_tokens", "the chat template's own; false is taken"}, {"false"},

@@ -61,10 +61,13 @@ void visit_completion_elsewhere(Fields& fields) {
   fields.missing({"chat_template_kwargs", kWhose}, {"{}"}, kChat);
   fields.missing({"response_format", kWhose}, {R"({"type":"text"})"}, kChat);
   fields.missing({"text", kWhose}, {"{}", R"({"format":{"type":"text"}})"}, "use /v1/responses");
-  fields.missing({"reasoning", kWhose}, {"{}"}, "use /v1/responses");
+  visit_no_reasoning(fields, "use /v1/responses");
   fields.missing({"include", kWhose}, {"[]"}, "see 'logprobs', or use /v1/responses");
-  for (const char* name : {"input", "instructions"})
-    fields.missing({name, kWhose}, {}, "use /v1/responses, or write it into 'prompt'");
+  constexpr const char* kInto = "use /v1/responses, or write it into 'prompt'";
+  fields.missing({"input", kWhose}, {}, kInto);
+  fields.missing({"instructions", kWhose}, {R"("")"}, kInto);
+  std::optional<bool> ignored;
+  fields.boolean({"parallel_tool_calls", "no effect: there are no tools here"}, &ignored);
   for (const char* name : {"max_completion_tokens", "max_output_tokens"})
     fields.missing({name, kWhose}, {}, "use 'max_tokens'");
   fields.missing({"top_logprobs", kWhose}, {"0"}, "give the number as 'logprobs'");
