@@ -1,4 +1,6 @@
 // The executor on a GPU, and the memory that an engine there holds.
+#include <algorithm>
+
 #include "engine/executor_case.h"
 #include "engine/golden_case.h"
 #include "engine/parts.h"
