@@ -69,6 +69,7 @@ Ticket EngineLoop::Impl::submit(std::vector<TextRequest> requests, Sink sink) {
   {
     const std::lock_guard lock(mutex_);
     if (!stopping_) {
+      group->late = draining_;
       preparing_.emplace(ticket, false);
       ++pulse_.waiting;
       background.run([this, group] {
@@ -311,11 +312,8 @@ Result<std::vector<RequestId>> EngineLoop::Impl::submit_all(Group& group) {
 }
 
 std::optional<Refusal> EngineLoop::Impl::no_room_for(const Group& group) const {
-  {
-    const std::lock_guard lock(mutex_);
-    if (draining_)
-      return Refusal{Refusal::Why::draining, "this server is draining and takes no more requests"};
-  }
+  if (group.late)
+    return Refusal{Refusal::Why::draining, "this server is draining and takes no more requests"};
   const Queue queue = session_->engine().queue();
   if (static_cast<std::int64_t>(group.requests.size()) <= queue.room) return std::nullopt;
   if (queue.waiting == 0)

@@ -41,6 +41,7 @@ class EngineLoop::Impl {
     Clock::time_point submitted;
     std::optional<Error> error = {};  // why it cannot be prepared
     bool cancelled = false;           // while it was prepared
+    bool late = false;                // handed in when draining had begun
   };
   // A group that the session took.
   struct Active {

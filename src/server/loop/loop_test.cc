@@ -285,6 +285,19 @@ TEST_F(EngineLoopTest, StopWaitsForWhatIsPrepared) {
   EXPECT_NE(ear_.heard(behind).finish, Finish::none);
 }
 
+TEST_F(EngineLoopTest, WhatIsPreparedWhenDrainBeginsIsServed) {
+  open();
+  fake_->hold_slow = true;
+  const Ticket before = loop_->submit({request(2, "slow")}, ear_.sink());
+  loop_->begin_drain();
+  loop_->submit({request(2)}, ear_.sink());
+  fake_->hold_slow = false;
+  ASSERT_TRUE(ear_.wait_ended(2));
+  EXPECT_EQ(ear_.heard(before).finish, Finish::length);
+  ASSERT_EQ(ear_.refusals().size(), 1u);
+  EXPECT_NE(ear_.refusals()[0].first, before);
+}
+
 TEST_F(EngineLoopTest, ItSleepsWhenIdleAndSaysSo) {
   open();
   loop_->submit({request(3)}, ear_.sink());
