@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -104,21 +103,6 @@ std::uint16_t round_to_bf16(float value) {
   return static_cast<std::uint16_t>(nan ? quiet : rounded);
 }
 
-// The same of e4m3.
-std::uint8_t round_to_e4m3(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  const std::uint32_t magnitude = bits & 0x7fffffffu;
-  // From 2^-6 on the exponent moves by 120; below that a unit is 2^-9, which is what a float has at 2^14.
-  const std::uint32_t normal = ((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20) - (120u << 3);
-  const float shifted = std::fabs(value) + 0x1p14f;
-  std::uint32_t small;
-  std::memcpy(&small, &shifted, 4);
-  const std::uint32_t rounded = magnitude < 0x3c800000u ? small - 0x46800000u : std::min(normal, 0x7eu);
-  const std::uint32_t kept = magnitude > 0x7f800000u ? 0x7fu : rounded;
-  return static_cast<std::uint8_t>((bits >> 24 & 0x80u) | kept);
-}
-
 struct Piece {
   const Conversion* conversion;
   std::int64_t row_begin;
@@ -151,7 +135,7 @@ void convert(const Piece& piece, char* out, std::vector<float>& row) {
                   static_cast<std::size_t>(piece.row_bytes()));
     } else if (c.type == DType::fp8_e4m3) {
       read_row(c, r, row.data());
-      for (std::int64_t i = 0; i < c.cols; ++i) out[i] = static_cast<char>(round_to_e4m3(row[i]));
+      for (std::int64_t i = 0; i < c.cols; ++i) out[i] = static_cast<char>(f32_to_fp8_e4m3(row[i]));
     } else {
       read_row(c, r, row.data());
       auto* rounded = reinterpret_cast<std::uint16_t*>(out);

@@ -109,13 +109,4 @@ float fp8_e4m3_to_f32(std::uint8_t bits) {
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(widen_magnitude<3, 7>(magnitude)));
 }
 
-std::uint8_t f32_to_fp8_e4m3(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const auto sign = static_cast<std::uint8_t>((bits >> 24) & 0x80u);
-  const std::uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > kInfinityBits) return sign | 0x7fu;
-  if (magnitude >= std::bit_cast<std::uint32_t>(kFp8E4m3Max)) return sign | 0x7eu;
-  return sign | static_cast<std::uint8_t>(round_magnitude<3, 7>(magnitude));
-}
-
 }  // namespace quire
