@@ -66,12 +66,18 @@ __device__ __forceinline__ float finish_stat(const RunParams& p, const Piece& pi
   return v_scale / (stat.y + sink);
 }
 
+// How the threads of a block wait for all others where they come by the same way. Those that come by several
+// must not meet at __syncthreads().
+struct SameWay {
+  __device__ __forceinline__ void operator()() const { __syncthreads(); }
+};
+
 // Joins the pieces of a unit in key order. Called by the block that finished the last of them; `stats` and
 // `factors` are [tile_rows] in shared memory.
-template <class T>
+template <class T, class Meet>
 __device__ __forceinline__ void join_pieces(const RunParams& p, const Piece& piece, const Cut& cut,
                                             std::int32_t tile_rows, std::int32_t v_pad, RowStat* stats,
-                                            float* factors) {
+                                            float* factors, Meet meet) {
   const float v_scale = head_scale(p, p.v_scale, piece.head);
   const std::int32_t thread = thread_again();
   const std::int32_t threads = static_cast<std::int32_t>(blockDim.x);
@@ -88,7 +94,7 @@ __device__ __forceinline__ void join_pieces(const RunParams& p, const Piece& pie
     stats[r] = all;
     factors[r] = finish_stat(p, piece, r, all, v_scale);
   }
-  __syncthreads();
+  meet();
   // Reading is all that this does, so every thread keeps several loads in flight and none of them is
   // conditional.
   constexpr int kBatch = 2;
@@ -132,11 +138,12 @@ __device__ __forceinline__ void join_pieces(const RunParams& p, const Piece& pie
 }
 
 // `each(emit)` calls emit(row, dim, x, y) for the pairs of sums that the thread holds. stats [tile_rows] are
-// in shared memory and complete; factors [tile_rows] and `last` are scratch there.
-template <class T, class Each>
+// in shared memory and complete; factors [tile_rows] and `last` are scratch there. `meet`: SameWay, or what
+// else all threads of the block wait for each other by.
+template <class T, class Meet, class Each>
 __device__ __forceinline__ void finish_piece(const RunParams& p, const Piece& piece, std::int64_t part,
                                              std::int32_t tile_rows, std::int32_t v_pad, RowStat* stats,
-                                             float* factors, std::int32_t* last, Each&& each) {
+                                             float* factors, std::int32_t* last, Meet meet, Each&& each) {
   const Cut cut = cut_of(p, piece.index, piece.head, tiles_of(piece.unit));
   const std::int32_t thread = thread_again();
   const std::int32_t threads = static_cast<std::int32_t>(blockDim.x);
@@ -144,14 +151,14 @@ __device__ __forceinline__ void finish_piece(const RunParams& p, const Piece& pi
     const float v_scale = head_scale(p, p.v_scale, piece.head);
     for (std::int32_t r = thread; r < piece.rows; r += threads)
       factors[r] = finish_stat(p, piece, r, stats[r], v_scale);
-    __syncthreads();
+    meet();
     each([&](std::int32_t r, std::int32_t dim, float x, float y) {
       if (r >= piece.rows || dim >= p.v_dim) return;
       const float factor = factors[r];
       store_pair<T>(p, out_row(p, piece, r), dim, factor != 0 ? x * factor : 0.0f,
                     factor != 0 ? y * factor : 0.0f);
     });
-    __syncthreads();
+    meet();
     return;
   }
   const std::int64_t base = slot_of(cut, part) * tile_rows;
@@ -162,7 +169,7 @@ __device__ __forceinline__ void finish_piece(const RunParams& p, const Piece& pi
   });
   if (p.role == Role::prefix) return;  // the join of the cascade takes them from there
   __threadfence();
-  __syncthreads();
+  meet();
   if (thread == 0) {
     std::int32_t* arrivals =
         p.plan.arrivals + static_cast<std::int64_t>(piece.index) * p.kv_heads + piece.head;
@@ -170,12 +177,12 @@ __device__ __forceinline__ void finish_piece(const RunParams& p, const Piece& pi
     *last = before == static_cast<std::int32_t>(cut.last_part - cut.first_part);
     if (*last != 0) *arrivals = 0;  // for the next layer
   }
-  __syncthreads();
+  meet();
   if (*last != 0) {
     __threadfence();
-    join_pieces<T>(p, piece, cut, tile_rows, v_pad, stats, factors);
+    join_pieces<T>(p, piece, cut, tile_rows, v_pad, stats, factors, meet);
   }
-  __syncthreads();
+  meet();
 }
 
 // Zeros for the rows of q that belong to no sequence, dealt over the blocks.

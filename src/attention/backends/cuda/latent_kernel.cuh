@@ -41,7 +41,8 @@ struct LatentConfig {
   static constexpr int kRowsAt = kLookupsAt + kLookups * static_cast<int>(sizeof(LatentLookup));
   static constexpr int kShrinkAt = kRowsAt + 2 * kTileRows * 4;  // of the sums so far, by row
   static constexpr int kArrivedAt = kShrinkAt + kTileRows * 4;   // mbarriers: a stage's copies are done
-  static constexpr int kLastAt = kArrivedAt + kStages * 8;
+  static constexpr int kMeetingsAt = kArrivedAt + kStages * 8;   // mbarriers: see Meeting
+  static constexpr int kLastAt = kMeetingsAt + 4 * 8;
   static constexpr int kPieceAt = kLastAt + 8;
   static constexpr int kScalesAt = kPieceAt + static_cast<int>(sizeof(Piece));  // e4m3 per token
   static constexpr int kRowFactorsAt =
@@ -50,7 +51,7 @@ struct LatentConfig {
   // At the end of a piece, over the weights.
   static constexpr int kStatsAt = kWeightsAt;
   static constexpr int kFactorsAt = kStatsAt + kTileRows * 8;
-  static_assert(kSharedBytes <= 227 * 1024 && kArrivedAt % 8 == 0 && kPieceAt % 8 == 0);
+  static_assert(kSharedBytes <= 227 * 1024 && kArrivedAt % 8 == 0 && kLastAt % 8 == 0 && kPieceAt % 8 == 0);
   static_assert(kLookups * kTileKeys <= kThreads);
 };
 
@@ -59,7 +60,9 @@ struct LatentAttend {
   using T = typename C::T;
   using Element = typename C::Element;
   static constexpr int kKeyBlocks = kTileKeys / 8;
-  enum Meeting : int { kWeightsReady = 1, kWeightsDone = 2, kStageDone = 3 };  // named barriers
+  // mbarriers. A named barrier of a part of the threads would do for kStageDone, but then racecheck loses
+  // track of the block and reports hazards across __syncthreads().
+  enum Meeting : int { kWeightsReady, kWeightsDone, kStageDone, kAll, kMeetings };
 
   const RunParams& p;
   char* shared;
@@ -100,12 +103,11 @@ struct LatentAttend {
   __device__ float* row_factors() const { return reinterpret_cast<float*>(shared + C::kRowFactorsAt); }
   __device__ float* shrinks() const { return reinterpret_cast<float*>(shared + C::kShrinkAt); }
   __device__ bool makes_sums() const { return warp >= C::kWeightWarps; }
-  __device__ static void wait_at(Meeting meeting, int threads) {
-    asm volatile("bar.sync %0, %1;\n" ::"r"(static_cast<int>(meeting)), "r"(threads) : "memory");
+  __device__ std::uint32_t meeting(Meeting which) const {
+    return shared_address(shared + C::kMeetingsAt + which * 8);
   }
-  __device__ static void pass(Meeting meeting, int threads) {
-    asm volatile("bar.arrive %0, %1;\n" ::"r"(static_cast<int>(meeting)), "r"(threads) : "memory");
-  }
+  // All threads wait for each other, though the two kinds of warps come by different ways.
+  __device__ void meet() const { arrive_and_wait(meeting(kAll)); }
 
   // Whole warps call it, each for the 32 keys of one half of the tile.
   __device__ void look_up(const Piece& piece, const Ahead& ahead, int tile, int slot) const {
@@ -269,7 +271,7 @@ struct LatentAttend {
       float shrink[2];
       soften(s, state, factor, rule.per_token ? scales(tile) + kTileKeys : nullptr, shrink);
       if (tile > 0) {
-        wait_at(kWeightsDone, C::kThreads);
+        wait_arrival(meeting(kWeightsDone), (tile - 1) % 2);
         // Now nobody reads the scales of tile - 1, whose place these take.
         if (thread < kTileKeys) {
           look_up(piece, ahead, tile - 1 + C::kLookups, thread);
@@ -286,7 +288,7 @@ struct LatentAttend {
               Element::pack(s[b][half * 2], s[b][half * 2 + 1]);
         }
       }
-      pass(kWeightsReady, C::kThreads);
+      arrive(meeting(kWeightsReady));
     }
   }
 
@@ -359,12 +361,12 @@ struct LatentAttend {
 
   __device__ void make_sums(const Piece& piece, Sums& sums) const {
     for (int tile = 0; tile < piece.tiles; ++tile) {
-      wait_at(kWeightsReady, C::kThreads);
+      wait_arrival(meeting(kWeightsReady), tile % 2);
       wait_arrival(arrived(tile), tile / C::kStages % 2);  // what the other warps have seen, these must see
       shrink_sums(sums);
       again().add_values(sums, stage(tile));
-      if (tile + 1 < piece.tiles) pass(kWeightsDone, C::kThreads);
-      wait_at(kStageDone, C::kSumThreads);
+      arrive(meeting(kWeightsDone));
+      arrive_and_wait(meeting(kStageDone));
       fetch(piece, tile + C::kStages);
     }
   }
@@ -378,6 +380,12 @@ struct LatentAttend {
       table.end[row] = keys.end;
     }
     if (thread < C::kStages) start_arrivals(arrived(thread), C::kSumThreads);
+    if (thread == C::kStages) {
+      start_arrivals(meeting(kWeightsReady), 32 * C::kWeightWarps);
+      start_arrivals(meeting(kWeightsDone), C::kSumThreads);
+      start_arrivals(meeting(kStageDone), C::kSumThreads);
+      start_arrivals(meeting(kAll), C::kThreads);
+    }
     __syncthreads();
     const int tile = thread / kTileKeys;
     const int slot = thread % kTileKeys;
@@ -446,15 +454,18 @@ struct LatentAttend {
 
   template <class Each>
   __device__ __forceinline__ void finish(const Piece& piece, std::int64_t part, Each&& each) const {
-    finish_piece<T>(p, piece, part, C::kTileRows, C::kV, reinterpret_cast<RowStat*>(shared + C::kStatsAt),
-                    reinterpret_cast<float*>(shared + C::kFactorsAt),
-                    reinterpret_cast<std::int32_t*>(shared + C::kLastAt), each);
+    finish_piece<T>(
+        p, piece, part, C::kTileRows, C::kV, reinterpret_cast<RowStat*>(shared + C::kStatsAt),
+        reinterpret_cast<float*>(shared + C::kFactorsAt),
+        reinterpret_cast<std::int32_t*>(shared + C::kLastAt), [this] { meet(); }, each);
   }
 
   __device__ void run_piece(const Piece& piece, std::int64_t part) const {
     start(piece);
     run_roles(piece, part);
+    __syncthreads();  // nobody waits at one of these any more
     if (thread < C::kStages) end_arrivals(arrived(thread));
+    if (thread < kMeetings) end_arrivals(meeting(static_cast<Meeting>(thread)));
   }
 
   __device__ __forceinline__ void run_roles(const Piece& piece, std::int64_t part) const {
@@ -467,8 +478,8 @@ struct LatentAttend {
 #pragma unroll
           for (int e = 0; e < 4; ++e) sums[f][b][e] = 0;
       make_sums(piece, sums);
-      __syncthreads();  // all weights are used
-      __syncthreads();  // stats are there
+      meet();  // all weights are used
+      meet();  // stats are there
       if (C::kE4m3) shrink_sums(sums);
       const LatentAttend ending = again();
       ending.finish(piece, part, [&](auto&& emit) { ending.each_sum(sums, emit); });
@@ -476,9 +487,9 @@ struct LatentAttend {
       const ScoreRule rule = score_rule<C>(p, piece);
       RowState state{{kNoScore, kNoScore}, {0, 0}, {kNoScore, kNoScore}};
       make_weights(piece, state, rule);
-      __syncthreads();
+      meet();
       store_stats(state, rule.per_token);
-      __syncthreads();
+      meet();
       finish(piece, part, [](auto&&) {});
     }
   }

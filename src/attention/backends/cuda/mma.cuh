@@ -66,6 +66,22 @@ __device__ __forceinline__ void end_arrivals(std::uint32_t barrier) {
 __device__ __forceinline__ void copy_arrive(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\n" ::"r"(barrier) : "memory");
 }
+__device__ __forceinline__ void arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+}
+// Arrives, and waits for the others.
+__device__ __forceinline__ void arrive_and_wait(std::uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      ".reg .b64 turn;\n"
+      "mbarrier.arrive.shared.b64 turn, [%0];\n"
+      "again:\n"
+      "mbarrier.try_wait.shared.b64 done, [%0], turn;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier)
+      : "memory");
+}
 __device__ __forceinline__ void wait_arrival(std::uint32_t barrier, int turn) {
   asm volatile(
       "{\n"

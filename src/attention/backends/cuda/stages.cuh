@@ -90,7 +90,7 @@ struct Stages {
   __device__ __forceinline__ void finish(const Piece& piece, std::int64_t part, Each&& each) const {
     finish_piece<typename C::T>(p, piece, part, C::kTileRows, C::kV, stats(),
                                 reinterpret_cast<float*>(shared + C::kFactorsAt),
-                                reinterpret_cast<std::int32_t*>(shared + C::kLastAt), each);
+                                reinterpret_cast<std::int32_t*>(shared + C::kLastAt), SameWay(), each);
   }
 
   // Rows of the unit, the first tiles' lookups and copies, and q. Q is there after the next __syncthreads().
