@@ -30,8 +30,10 @@ RULES = [
     ("latent attention", r"attend_latent", [MMA, MATRIX_LOAD, ASYNC_COPY], False),
     ("joining of parts", r"join_(parts|cascade)", [], False),
     ("products of few rows", r"(ring|staged)_kernel", [MMA, WIDE_LOAD], False),
+    ("products of few rows, e4m3", r"(ring|staged)_kernel.*GemvKindE2E", [E4M3_TO_F16], False),
     ("experts", r"experts_kernel", [MMA], False),
-    ("rows rounded to e4m3", r"round_rows_kernel", [WIDE_LOAD, TO_E4M3], False),
+    ("rows of such products", r"round_rows_kernel", [WIDE_LOAD], False),
+    ("rows rounded to e4m3", r"round_rows_kernel.*DTypeE3E", [TO_E4M3], False),
     ("norms", r"rms_norm_kernel", [], False),
     ("rope and KV write", r"rope_kernel", [], False),
 ]

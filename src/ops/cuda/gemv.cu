@@ -6,6 +6,8 @@
 // activations as the 8-column one), and at the end of a tile the warps' shares are added up.
 //
 // The weights of the ring are on their way before the kernel waits for the one before it: they never change.
+// e4m3 weights are multiplied as f16, into which one instruction turns two of them, by activations in f16
+// with one scale a row (row_scale.cuh).
 #include <algorithm>
 
 #include "ops/cuda/async_copy.cuh"
@@ -22,19 +24,22 @@ constexpr int kThreads = kWarps * 32;
 constexpr int kLineBytes = 128;                   // of a weight row, per warp and stage
 constexpr int kChunkBytes = kLineBytes * kWarps;  // and per block
 
-// Row tiles of 16 outputs, so many stages; up to 8 activation rows.
-template <GemvKind kKind_, int kRowTiles_, int kStages_>
+// Row tiles of 16 outputs, so many stages, up to so many activation rows.
+template <GemvKind kKind_, int kRowTiles_, int kStages_, int kTokens_>
 struct Config {
   static constexpr GemvKind kKind = kKind_;
-  static constexpr int kRowTiles = kRowTiles_, kStages = kStages_;
+  static constexpr int kRowTiles = kRowTiles_, kStages = kStages_, kTokens = kTokens_;
   static constexpr int kVectors = kKind == GemvKind::fp8 ? 2 : 1;  // activation bytes per weight byte
-  static constexpr int kTileRows = 16 * kRowTiles, kTokens = 8;
+  static constexpr int kTileRows = 16 * kRowTiles, kTokenTiles = kTokens / 8;
   static constexpr int kXLineBytes = kLineBytes * kVectors;
+  // Of a line's 16 bytes, in every second row: eight lanes that read two rows meet every bank once.
+  static constexpr int kXFlip = kVectors == 2 ? 16 : 64;
   static constexpr int kStageBytes = kTileRows * kLineBytes + kTokens * kXLineBytes;
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
   static constexpr int kSumStride = kTileRows + 4;  // lanes of a warp store to different banks
   static constexpr int kSumFloats = kWarps * kTokens * kSumStride;
-  static constexpr int kBytes = kRingBytes + 2 * kSumFloats * 4;
+  static constexpr int kSumBuffers = kTokens > 8 ? 1 : 2;
+  static constexpr int kBytes = kRingBytes + kSumBuffers * kSumFloats * 4;
   static_assert(kBytes <= kMostShared);
 };
 
@@ -98,25 +103,31 @@ struct Feed {
       const int row = i * (32 / kLanes) + lane / kLanes;
       if (row < a.rows)
         copy16(stage + static_cast<std::uint32_t>(C::kTileRows * kLineBytes + row * C::kXLineBytes +
-                                                  (byte ^ ((row & 1) << 6))),
+                                                  (byte ^ (row % 2 * C::kXFlip))),
                a.x + row * a.x_stride + column);
     }
   }
 };
 
-// One stage's products of a lane whose activation row is `g`.
+// One stage's products of a lane whose activation rows are `g` and, of 16, `g` + 8.
 template <class C>
-__device__ __forceinline__ void multiply_stage(float (&sum)[C::kRowTiles][4], const char* stage, bool live,
-                                               int left, int g, int t) {
+__device__ __forceinline__ void multiply_stage(float (&sum)[C::kRowTiles][C::kTokenTiles][4],
+                                               const char* stage, int rows, int left, int g, int t) {
   const char* x = stage + C::kTileRows * kLineBytes + g * C::kXLineBytes;
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     if (j * 64 >= left) return;
-    uint4 b[C::kVectors];
+    uint4 b[C::kTokenTiles][C::kVectors];
 #pragma unroll
-    for (int v = 0; v < C::kVectors; ++v) {
-      const int byte = (j * 64 + t * 16) * C::kVectors + v * 16;
-      b[v] = live ? *reinterpret_cast<const uint4*>(x + (byte ^ ((g & 1) << 6))) : make_uint4(0, 0, 0, 0);
+    for (int n = 0; n < C::kTokenTiles; ++n) {
+#pragma unroll
+      for (int v = 0; v < C::kVectors; ++v) {
+        const int byte = (j * 64 + t * 16) * C::kVectors + v * 16;
+        b[n][v] =
+            g + n * 8 < rows
+                ? *reinterpret_cast<const uint4*>(x + n * 8 * C::kXLineBytes + (byte ^ (g % 2 * C::kXFlip)))
+                : make_uint4(0, 0, 0, 0);
+      }
     }
 #pragma unroll
     for (int m = 0; m < C::kRowTiles; ++m) {
@@ -128,15 +139,21 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[C::kRowTiles][4], co
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
           std::uint32_t l0, l1, h0, h1;
-          widen_fp8(l[w], l0, l1);
-          widen_fp8(h[w], h0, h1);
-          const uint4& v = b[w / 2];
-          mma<false>(sum[m], l0, h0, l1, h1, w % 2 ? v.z : v.x, w % 2 ? v.w : v.y);
+          halve_fp8(l[w], l0, l1);
+          halve_fp8(h[w], h0, h1);
+#pragma unroll
+          for (int n = 0; n < C::kTokenTiles; ++n) {
+            const uint4& v = b[n][w / 2];
+            mma<true>(sum[m][n], l0, h0, l1, h1, w % 2 ? v.z : v.x, w % 2 ? v.w : v.y);
+          }
         }
       } else {
         constexpr bool kHalf = C::kKind == GemvKind::f16;
-        mma<kHalf>(sum[m], low.x, high.x, low.y, high.y, b[0].x, b[0].y);
-        mma<kHalf>(sum[m], low.z, high.z, low.w, high.w, b[0].z, b[0].w);
+#pragma unroll
+        for (int n = 0; n < C::kTokenTiles; ++n) {
+          mma<kHalf>(sum[m][n], low.x, high.x, low.y, high.y, b[n][0].x, b[n][0].y);
+          mma<kHalf>(sum[m][n], low.z, high.z, low.w, high.w, b[n][0].z, b[n][0].w);
+        }
       }
     }
   }
@@ -144,16 +161,21 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[C::kRowTiles][4], co
 
 // Adds the warps' shares up in their order and writes the tile.
 template <class C>
-__device__ __forceinline__ void finish_tile(const GemvArgs& a, int tile, const float (&sum)[C::kRowTiles][4],
-                                            float* sums, int warp, int g, int t) {
+__device__ __forceinline__ void finish_tile(const GemvArgs& a, int tile,
+                                            const float (&sum)[C::kRowTiles][C::kTokenTiles][4], float* sums,
+                                            int warp, int g, int t) {
   const GemvTarget& target = target_of(a, tile);
+  if (C::kSumBuffers == 1) __syncthreads();  // the tile before is written
 #pragma unroll
   for (int m = 0; m < C::kRowTiles; ++m) {
-    float* at = sums + (warp * C::kTokens + 2 * t) * C::kSumStride + m * 16 + g;
-    at[0] = sum[m][0];
-    at[C::kSumStride] = sum[m][1];
-    at[8] = sum[m][2];
-    at[C::kSumStride + 8] = sum[m][3];
+#pragma unroll
+    for (int n = 0; n < C::kTokenTiles; ++n) {
+      float* at = sums + (warp * C::kTokens + n * 8 + 2 * t) * C::kSumStride + m * 16 + g;
+      at[0] = sum[m][n][0];
+      at[C::kSumStride] = sum[m][n][1];
+      at[8] = sum[m][n][2];
+      at[C::kSumStride + 8] = sum[m][n][3];
+    }
   }
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < C::kTileRows * a.rows; i += kThreads) {
@@ -163,6 +185,7 @@ __device__ __forceinline__ void finish_tile(const GemvArgs& a, int tile, const f
     float total = 0.0f;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) total += sums[(w * C::kTokens + token) * C::kSumStride + row];
+    if (C::kKind == GemvKind::fp8) total *= a.x_scale[token];
     store_output(target, token, out, total);
   }
 }
@@ -196,7 +219,7 @@ __global__ void __launch_bounds__(kThreads, 1) staged_kernel(const __grid_consta
   }
   int stage = 0, buffer = 0;
   for (int tile = static_cast<int>(blockIdx.x); tile < a.tiles; tile += static_cast<int>(gridDim.x)) {
-    float sum[C::kRowTiles][4] = {};
+    float sum[C::kRowTiles][C::kTokenTiles][4] = {};
     for (int at = 0; at < a.row_bytes; at += kChunkBytes) {
       // All but the latest stages - 2 groups are here: this stage is. Its last reader was this warp, too.
       asm volatile("cp.async.wait_group %0;" ::"n"(C::kStages - 2) : "memory");
@@ -206,23 +229,28 @@ __global__ void __launch_bounds__(kThreads, 1) staged_kernel(const __grid_consta
       feed.load_activations(stage_address(ahead));
       commit_copies();
       feed.advance();
-      multiply_stage<C>(sum, ring + stage * C::kStageBytes, g < a.rows, a.row_bytes - at - warp * kLineBytes,
-                        g, t);
+      multiply_stage<C>(sum, ring + stage * C::kStageBytes, a.rows, a.row_bytes - at - warp * kLineBytes, g,
+                        t);
       if (++stage == C::kStages) stage = 0;
     }
     finish_tile<C>(a, tile, sum, sums + buffer * C::kSumFloats, warp, g, t);
-    buffer ^= 1;
+    if (C::kSumBuffers == 2) buffer ^= 1;
   }
 }
 
-template <GemvKind kKind>
+template <class C>
 void run_staged(GemvArgs& a, int multiprocessors, platform::Stream& stream) {
-  using C = Config<kKind, 2, kKind == GemvKind::fp8 ? 4 : 5>;
   static const bool allowed = [] { return allow_shared(staged_kernel<C>, kMostShared), true; }();
   static_cast<void>(allowed);
   cut_tiles(a, C::kTileRows);
   launch(stream, staged_kernel<C>, dim3(static_cast<unsigned>(std::min(a.tiles, multiprocessors))),
          dim3(kThreads), C::kBytes, 1, a);
+}
+
+GemvKind kind_of(WeightFormat format) {
+  return format == WeightFormat::bf16  ? GemvKind::bf16
+         : format == WeightFormat::f16 ? GemvKind::f16
+                                       : GemvKind::fp8;
 }
 
 bool aligned16(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
@@ -236,7 +264,7 @@ bool gemv_takes(const Linear& args) {
   if (args.x.rows() > kGemvRows || args.x.dtype != operand_type(format) || !aligned16(args.x.data) ||
       args.x.stride[0] % 8 != 0 || args.x.cols() % (fp8 ? 64 : 32) != 0 || args.x.cols() > (1 << 20))
     return false;
-  if (args.x.rows() > 8 && !ring_takes(args.x.rows(), args.x.cols())) return false;
+  if (args.x.rows() > 8 && !fp8 && !ring_takes(kind_of(format), args.x.rows(), args.x.cols())) return false;
   for (int t = 0; t < args.target_count; ++t) {
     const WeightView& weight = args.targets[t].weight;
     if (weight.format != format || !aligned16(weight.data) || weight.row_bytes % 16 != 0) return false;
@@ -244,7 +272,7 @@ bool gemv_takes(const Linear& args) {
   return true;
 }
 
-void gemv(const Linear& linear, std::int32_t* counters, int multiprocessors, platform::Stream& stream) {
+void gemv(const Linear& linear, const GemvScratch& scratch, int multiprocessors, platform::Stream& stream) {
   QUIRE_CHECK(gemv_takes(linear), "{} rows of {} columns, format {}", linear.x.rows(), linear.x.cols(),
               weight_format_info(linear.targets[0].weight.format).name);
   GemvArgs a{};
@@ -266,13 +294,19 @@ void gemv(const Linear& linear, std::int32_t* counters, int multiprocessors, pla
                    0,
                    from.y.dtype};
   }
-  const GemvKind kind = format == WeightFormat::bf16  ? GemvKind::bf16
-                        : format == WeightFormat::f16 ? GemvKind::f16
-                                                      : GemvKind::fp8;
-  if (ring_takes(a.rows, linear.x.cols())) return run_ring(kind, a, counters, multiprocessors, stream);
-  if (kind == GemvKind::bf16) return run_staged<GemvKind::bf16>(a, multiprocessors, stream);
-  if (kind == GemvKind::f16) return run_staged<GemvKind::f16>(a, multiprocessors, stream);
-  run_staged<GemvKind::fp8>(a, multiprocessors, stream);
+  const GemvKind kind = kind_of(format);
+  const bool ring = ring_takes(kind, a.rows, linear.x.cols());
+  if (kind == GemvKind::fp8 && !(ring && a.rows <= kConvertRows)) {
+    round_rows(linear.x, scratch.half, stream);
+    a.x = static_cast<const char*>(scratch.half.values);
+    a.x_stride = linear.x.cols() * 2;
+    a.x_scale = scratch.half.scales;
+  }
+  if (ring) return run_ring(kind, a, scratch.counters, multiprocessors, stream);
+  if (kind == GemvKind::bf16) return run_staged<Config<GemvKind::bf16, 2, 5, 8>>(a, multiprocessors, stream);
+  if (kind == GemvKind::f16) return run_staged<Config<GemvKind::f16, 2, 5, 8>>(a, multiprocessors, stream);
+  if (a.rows <= 8) return run_staged<Config<GemvKind::fp8, 2, 4, 8>>(a, multiprocessors, stream);
+  run_staged<Config<GemvKind::fp8, 2, 3, 16>>(a, multiprocessors, stream);
 }
 
 }  // namespace quire::ops::cuda

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/round_rows.h"
 #include "ops/ops.h"
 
 namespace quire::ops::cuda {
@@ -14,8 +15,13 @@ inline constexpr std::int64_t kGemvRows = 16;
 // columns; fp8: 64) at 16-byte places, x of 16-bit elements at 16-byte places, at most kGemvRows rows. x must
 // be of the weights' type (bf16 for fp8 weights).
 bool gemv_takes(const Linear& args);
-// One launch for all targets. counters: two, device memory, zero before the first launch and after each.
-// REQUIRES: gemv_takes, sm_90.
-void gemv(const Linear& args, std::int32_t* counters, int multiprocessors, platform::Stream& stream);
+
+// Device memory, borrowed.
+struct GemvScratch {
+  std::int32_t* counters;  // two: zero before the first launch and after each
+  RoundedRows half;        // f16; x, where the weights are e4m3 and their rows long
+};
+// One launch for all targets, and where `half` is needed one before it. REQUIRES: gemv_takes, sm_90.
+void gemv(const Linear& args, const GemvScratch& scratch, int multiprocessors, platform::Stream& stream);
 
 }  // namespace quire::ops::cuda

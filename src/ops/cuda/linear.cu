@@ -74,6 +74,11 @@ std::int64_t most_operands(const OpsLimits& limits) {
   return std::max(limits.max_rows, limits.max_logit_rows) * std::max(limits.max_cols, limits.max_hidden);
 }
 
+// And of the largest that gemv takes.
+std::int64_t most_few(const OpsLimits& limits) {
+  return kGemvRows * std::max(limits.max_cols, limits.max_hidden);
+}
+
 void check_linear(const Linear& args) {
   QUIRE_CHECK(is_matrix(args.x) && args.target_count >= 1 && args.target_count <= kMaxTargets,
               "targets={} x rank {}", args.target_count, args.x.rank);
@@ -121,6 +126,8 @@ std::int64_t linear_workspace_bytes(const OpsLimits& limits) {
   sizes.take<float>(most_operands(limits));
   sizes.take<float>(kMostBias);
   sizes.take<char>(kPanelBytes);
+  sizes.take<std::uint16_t>(most_few(limits));
+  sizes.take<float>(kGemvRows);
   return sizes.used();
 }
 
@@ -129,19 +136,23 @@ CudaOps::LinearScratch CudaOps::linear_scratch(const Linear& args) const {
   const std::int64_t rows = args.x.rows(), elements = rows * args.x.cols();
   QUIRE_CHECK(elements <= most_operands(workspace_.limits()), "{} rows of {} columns are over the limits",
               rows, args.x.cols());
+  QUIRE_CHECK(rows > kGemvRows || elements <= most_few(workspace_.limits()), "{} columns are over the limits",
+              args.x.cols());
   Carver carver(workspace_.scratch());
   LinearScratch scratch;
   auto* place = carver.take<char>(elements * 4);
   scratch.x = place;
   scratch.bias = carver.take<float>(kMostBias);
   scratch.panel = carver.take<char>(kPanelBytes);
+  scratch.half.values = carver.take<std::uint16_t>(most_few(workspace_.limits()));
+  scratch.half.scales = carver.take<float>(kGemvRows);
+  scratch.half.type = DType::f16;
   const bool rounds = args.x_rounding == RowRounding::e4m3 && rows > kGemvRows &&
                       args.targets[0].weight.format == WeightFormat::fp8_e4m3 && args.x.cols() % 16 == 0;
   const std::int64_t values = (elements * 2 + 255) / 256 * 256;
   const std::int64_t scales = (values + elements + 255) / 256 * 256;
   if (rounds && scales + rows * 4 <= elements * 4)
-    scratch.rounded = {reinterpret_cast<std::uint8_t*>(place + values),
-                       reinterpret_cast<float*>(place + scales)};
+    scratch.rounded = {place + values, reinterpret_cast<float*>(place + scales)};
   return scratch;
 }
 
@@ -244,7 +255,8 @@ void CudaOps::linear(const Linear& args, platform::Stream& stream) {
   if (args.x.rows() <= kGemvRows) {
     Linear few = args;
     few.x = x = operand(args.x, operand_type(format), scratch.x, stream);
-    if (arch_ >= 90 && gemv_takes(few)) return gemv(few, workspace_.counters(), multiprocessors_, stream);
+    if (arch_ >= 90 && gemv_takes(few))
+      return gemv(few, {workspace_.counters(), scratch.half}, multiprocessors_, stream);
   }
   for (int t = 0; t < args.target_count; ++t) {
     LinearTarget merged = args.targets[t];

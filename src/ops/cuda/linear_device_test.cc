@@ -123,6 +123,84 @@ TEST(LinearDevice, FewAndManyRowsOfEveryFormat) {
   }
 }
 
+// Rows too long for the ring's kernel, and for more than one round of the staged one's.
+TEST(LinearDevice, LongRows) {
+  Rig rig;
+  unsigned seed = 1;
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::f16, WeightFormat::fp8_e4m3}) {
+    for (const auto& [cols, outs] : {std::pair{8256, 40}, {9216, 70}, {14336, 4300}}) {
+      const Weight w = make_weight(rig, format, outs, cols, seed++);
+      const std::vector<float> bias = random_floats(outs, seed++);
+      const float* device_bias = rig.upload(bias);
+      for (const std::int64_t rows : {1, 3, 8, 9, 16}) {
+        if (outs > 100 && rows != 1 && rows != 9) continue;  // the sums in double take their time
+        const Host x = random_rows(rows, cols, cols + 8, DType::bf16, seed++);
+        const Host y = poisoned(rows, outs, outs + 8);
+        const TensorView dx = rig.mirror(x, DType::bf16), dy = rig.mirror(y, DType::f32);
+        Linear linear;
+        linear.x = dx;
+        linear.targets[0] = {w.view, device_bias, dy};
+        linear.target_count = 1;
+        rig.ops->linear(linear, *rig.stream);
+        expect_product(rig.read(dy, y.values.size()), outs + 8, x, w, bias.data(), DType::f32,
+                       describe(format, rows, cols, outs).c_str());
+      }
+      rig.kept.clear();
+    }
+  }
+}
+
+// Activations of any size by e4m3 weights: each row has the precision of its own largest value.
+TEST(LinearDevice, FewRowsOfAnySizeByFp8) {
+  Rig rig;
+  unsigned seed = 1;
+  for (const std::int64_t cols : {64, 4096, 14336}) {
+    const std::int64_t outs = 24;
+    const Weight w = make_weight(rig, WeightFormat::fp8_e4m3, outs, cols, seed++);
+    const std::size_t kept = rig.kept.size();
+    for (const std::int64_t rows : {6, 14}) {
+      Host x = random_rows(rows, cols, cols, DType::bf16, seed++), y = poisoned(rows, outs, outs);
+      const auto multiply_row = [&](std::int64_t r, float by) {
+        for (std::int64_t c = 0; c < cols; ++c) {
+          float& value = x.values[static_cast<std::size_t>(r * cols + c)];
+          value = testing::rounded(DType::bf16, value * by);
+        }
+      };
+      multiply_row(0, 1e30f);
+      multiply_row(1, 1e-30f);
+      multiply_row(2, 0.0f);
+      x.values[static_cast<std::size_t>(3 * cols + 5)] = testing::rounded(DType::bf16, 1e6f);
+      x.values[static_cast<std::size_t>(4 * cols + 9)] = std::numeric_limits<float>::quiet_NaN();
+      const TensorView dx = rig.mirror(x, DType::bf16), dy = rig.mirror(y, DType::f32);
+      Linear linear;
+      linear.x = dx;
+      linear.targets[0] = {w.view, nullptr, dy};
+      linear.target_count = 1;
+      rig.ops->linear(linear, *rig.stream);
+      const std::vector<float> got = rig.read(dy, y.values.size());
+      for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t o = 0; o < outs; ++o) {
+          double sum = 0.0, magnitude = 0.0;
+          for (std::int64_t c = 0; c < cols; ++c) {
+            const double term = double{x.values[static_cast<std::size_t>(r * cols + c)]} *
+                                w.values[static_cast<std::size_t>(o * cols + c)];
+            sum += term;
+            magnitude += std::fabs(term);
+          }
+          const float value = got[static_cast<std::size_t>(r * outs + o)];
+          if (r == 4)
+            EXPECT_TRUE(std::isnan(value)) << o;
+          else
+            // A sum of 112 parts, each cut off below the last place of the largest so far.
+            EXPECT_LE(std::fabs(value - sum), 0x1p-16 * magnitude) << rows << " x " << cols << " row " << r;
+        }
+      }
+      rig.kept.resize(kept);
+    }
+    rig.kept.clear();
+  }
+}
+
 TEST(LinearDevice, SeveralTargetsShareTheLaunchOrTheProduct) {
   Rig rig;
   for (std::int64_t rows : {1, 7, 16, 40}) {
@@ -166,7 +244,7 @@ TEST(LinearDevice, SeveralTargetsShareTheLaunchOrTheProduct) {
   }
 }
 
-// The few-row kernel promises that a row's bits depend on neither the other rows nor their number; also two
+// The ring's kernel promises that a row's bits depend on neither the other rows nor their number; also two
 // equal calls are equal.
 TEST(LinearDevice, RowsOfFewRowProductsDoNotDependOnEachOther) {
   Rig rig;

@@ -1,6 +1,6 @@
-// Activations rounded to e4m3 per row, and their products with fp8 weights: against sums in double over the
-// same rounded operands. Where cuBLASLt has no such product x stays as it is; which of the two it was is told
-// by the distance to both.
+// Activations rounded per row, and products of those in e4m3 with fp8 weights: against sums in double over
+// the same rounded operands. Where cuBLASLt has no such product x stays as it is; which of the two it was is
+// told by the distance to both.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -42,38 +42,82 @@ std::vector<float> rounded_rows(const Host& x) {
   return values;
 }
 
+// Rows of many kinds, values in `type`, with a gap behind each.
+Host rows_of_all_kinds(std::int64_t cols, DType type, unsigned seed) {
+  Host x = random_rows(9, cols, cols + 8, type, seed, 3.0f);
+  const auto row = [&](std::int64_t r) { return x.values.data() + r * (cols + 8); };
+  std::fill_n(row(1), cols, 0.0f);
+  for (std::int64_t c = 0; c < cols; ++c) row(2)[c] = testing::rounded(type, row(2)[c] * 1e-36f);
+  row(3)[cols - 1] = testing::rounded(type, 30000.0f);  // an outlier
+  row(4)[cols / 2] = kNan;
+  row(5)[7] = -kInf;
+  if (type != DType::f16) row(6)[3] = testing::rounded(type, 3e38f);
+  return x;
+}
+
 TEST(RoundRowsDevice, EveryTypeWidthAndKindOfRow) {
   Rig rig;
   unsigned seed = 1;
   for (const DType type : {DType::bf16, DType::f32, DType::f16}) {
     for (const std::int64_t cols : {16, 576, 2048, 4096, 14336, 16384, 20000}) {
       const std::int64_t rows = 9;
-      Host x = random_rows(rows, cols, cols + 8, type, seed++, 3.0f);
-      const auto row = [&](std::int64_t r) { return x.values.data() + r * (cols + 8); };
-      std::fill_n(row(1), cols, 0.0f);
-      for (std::int64_t c = 0; c < cols; ++c) row(2)[c] = testing::rounded(type, row(2)[c] * 1e-36f);
-      row(3)[cols - 1] = testing::rounded(type, 30000.0f);  // an outlier
-      row(4)[cols / 2] = kNan;
-      row(5)[7] = -kInf;
+      const Host x = rows_of_all_kinds(cols, type, seed++);
       const TensorView dx = rig.mirror(x, type);
-      const RoundedRows to{rig.upload(std::vector<std::uint8_t>(static_cast<std::size_t>(rows * cols), 0x55)),
-                           rig.upload(std::vector<float>(rows, -1.0f))};
+      auto* device = rig.upload(std::vector<std::uint8_t>(static_cast<std::size_t>(rows * cols), 0x55));
+      const RoundedRows to{device, rig.upload(std::vector<float>(rows, -1.0f))};
       round_rows(dx, to, *rig.stream);
-      const auto values = rig.download(to.values, static_cast<std::size_t>(rows * cols));
+      const auto values = rig.download(device, static_cast<std::size_t>(rows * cols));
       const auto scales = rig.download(to.scales, rows);
       std::int64_t wrong = 0;
       for (std::int64_t r = 0; r < rows; ++r) {
-        const float scale = scale_of(row(r), cols);
+        const float* row = x.values.data() + r * (cols + 8);
+        const float scale = scale_of(row, cols);
         if (std::isnan(scale)) {
           EXPECT_TRUE(std::isnan(scales[static_cast<std::size_t>(r)])) << r << " of " << cols;
           continue;
         }
         EXPECT_EQ(scales[static_cast<std::size_t>(r)], scale) << r << " of " << cols;
         for (std::int64_t c = 0; c < cols; ++c)
-          wrong +=
-              values[static_cast<std::size_t>(r * cols + c)] != f32_to_fp8_e4m3(row(r)[c] * (1.0f / scale));
+          wrong += values[static_cast<std::size_t>(r * cols + c)] != f32_to_fp8_e4m3(row[c] * (1.0f / scale));
       }
       EXPECT_EQ(wrong, 0) << to_string(type) << " " << cols;
+      rig.kept.clear();
+    }
+  }
+}
+
+// In f16 nothing is lost but far below the largest, and what is not finite stays where it is.
+TEST(RoundRowsDevice, F16KeepsEveryRowsBits) {
+  Rig rig;
+  unsigned seed = 1;
+  for (const DType type : {DType::bf16, DType::f16}) {
+    for (const std::int64_t cols : {16, 576, 4096, 14336, 20000}) {
+      const std::int64_t rows = 9;
+      const Host x = rows_of_all_kinds(cols, type, seed++);
+      const TensorView dx = rig.mirror(x, type);
+      auto* device = rig.upload(std::vector<std::uint16_t>(static_cast<std::size_t>(rows * cols), 0x5555));
+      const RoundedRows to{device, rig.upload(std::vector<float>(rows, -1.0f)), DType::f16};
+      round_rows(dx, to, *rig.stream);
+      const auto values = rig.download(device, static_cast<std::size_t>(rows * cols));
+      const auto scales = rig.download(to.scales, rows);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const float* row = x.values.data() + r * (cols + 8);
+        const float scale = scales[static_cast<std::size_t>(r)];
+        int exponent = 0;
+        EXPECT_EQ(std::frexp(scale, &exponent), 0.5f) << "no power of two: " << scale;
+        float largest = 0.0f;
+        for (std::int64_t c = 0; c < cols; ++c)
+          if (std::isfinite(row[c])) largest = std::max(largest, std::fabs(row[c]));
+        std::int64_t wrong = 0;
+        for (std::int64_t c = 0; c < cols; ++c) {
+          const float got = f16_to_f32(values[static_cast<std::size_t>(r * cols + c)]) * scale;
+          if (!std::isfinite(row[c]))
+            wrong += std::isnan(row[c]) ? !std::isnan(got) : got != row[c];
+          else if (r != 4 && r != 5)  // beside what is not finite the others count for nothing
+            wrong += std::fabs(got - row[c]) > largest * 0x1p-38f;
+        }
+        EXPECT_EQ(wrong, 0) << to_string(type) << " " << cols << " row " << r;
+      }
       rig.kept.clear();
     }
   }
@@ -273,7 +317,7 @@ TEST(RoundedProductDevice, CapturedCallsGiveTheSameBits) {
 TEST(RoundedProductDevice, FewRowsAreNotRounded) {
   Rig rig;
   // By the kernels for few rows, and 96 columns, which these do not take.
-  for (const auto& [rows, cols] : {std::pair{1, 512}, {8, 512}, {16, 512}, {16, 96}}) {
+  for (const auto& [rows, cols] : {std::pair{1, 512}, {8, 512}, {16, 512}, {12, 14336}, {16, 96}}) {
     const Fp8Weight w = fp8_weight(rig, 96, cols, 3);
     const Host x = random_rows(rows, cols, cols, DType::bf16, 5), y = poisoned(rows, 96, 96);
     const TensorView dx = rig.mirror(x, DType::bf16), a = rig.mirror(y, DType::f32),

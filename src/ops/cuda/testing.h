@@ -30,7 +30,7 @@ inline float rounded(DType type, float x) {
 inline OpsLimits test_limits(std::int64_t vocab = 1024) {
   OpsLimits limits;
   limits.max_rows = 600;
-  limits.max_cols = 4096;
+  limits.max_cols = 14336;
   limits.max_expert_inter = 512;
   limits.max_top_k = 8;
   limits.max_hidden = 512;

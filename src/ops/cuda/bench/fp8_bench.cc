@@ -77,7 +77,7 @@ void bench_fp8_products(Bench& b) {
       fp8.push_back(b.fp8_weight(p.outs, p.cols));
     }
     const std::size_t mark = b.kept.size();
-    for (std::int64_t rows : {1, 16, 32, 64, 128, 256, 2048, 8192}) {
+    for (std::int64_t rows : {1, 4, 8, 16, 32, 64, 128, 256, 2048, 8192}) {
       if (!b.wanted(rows)) continue;
       const TensorView x = b.activations(rows, p.cols), y = b.activations(rows, p.outs);
       const double wide = time_product(b, bf16, x, y, RowRounding::none),
