@@ -42,7 +42,7 @@ struct Conversion {
 // All of them, on `threads` threads; returns when done. Large ones are cut into stretches of rows. Where the
 // host cannot write device memory, every thread converts into page-locked memory and copies on a stream of
 // its own, one stretch converting while the last one travels. An e4m3 matrix that holds NaN is refused, with
-// all of them done: kernels of devices widen what is no NaN only.
+// all of them done: the file is damaged.
 Status run_conversions(const std::vector<Conversion>& conversions, platform::Device& device, int threads);
 
 }  // namespace quire::model

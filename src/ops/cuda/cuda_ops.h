@@ -53,7 +53,7 @@ class CudaOps final : public Ops {
   struct LinearScratch {
     void* x = nullptr;    // the input converted
     RoundedRows rounded;  // or rounded; values null: not by this call
-    RoundedRows half;     // of few rows, or in f16
+    RoundedRows half;     // or, of few rows, in f16
     bool is_rounded = false;
     void* bias = nullptr;
     char* panel = nullptr;

@@ -32,7 +32,7 @@ struct Config {
   static constexpr int kVectors = kKind == GemvKind::fp8 ? 2 : 1;  // activation bytes per weight byte
   static constexpr int kTileRows = 16 * kRowTiles, kTokenTiles = kTokens / 8;
   static constexpr int kXLineBytes = kLineBytes * kVectors;
-  // Of a line's 16 bytes, in every second row: eight lanes that read two rows meet every bank once.
+  // What the place in a line is XORed with in odd rows: eight lanes that read two rows meet every bank once.
   static constexpr int kXFlip = kVectors == 2 ? 16 : 64;
   static constexpr int kStageBytes = kTileRows * kLineBytes + kTokens * kXLineBytes;
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;

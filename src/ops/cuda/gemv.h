@@ -19,7 +19,7 @@ bool gemv_takes(const Linear& args);
 // Device memory, borrowed.
 struct GemvScratch {
   std::int32_t* counters;  // two: zero before the first launch and after each
-  RoundedRows half;        // f16; x, where the weights are e4m3 and their rows long
+  RoundedRows half;        // x in f16, where the weights are e4m3 and the kernel does not convert it itself
 };
 // One launch for all targets, and where `half` is needed one before it. REQUIRES: gemv_takes, sm_90.
 void gemv(const Linear& args, const GemvScratch& scratch, int multiprocessors, platform::Stream& stream);

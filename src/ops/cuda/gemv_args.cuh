@@ -24,7 +24,7 @@ struct GemvTarget {
 struct GemvArgs {
   const char* x;           // 16-bit elements
   std::int64_t x_stride;   // bytes
-  const float* x_scale;    // of f16 rows for e4m3 weights; null: x is bf16
+  const float* x_scale;    // of f16 rows for e4m3 weights; null: x is as given
   std::int32_t rows;       // of x
   std::int32_t row_bytes;  // of a weight row
   std::int32_t tiles;
@@ -57,8 +57,8 @@ inline void cut_tiles(GemvArgs& a, int tile_rows) {
 // gemv_ring.cu: whether it takes rows of so many columns and their activations fit beside the ring, and the
 // launch.
 bool ring_takes(GemvKind kind, std::int64_t rows, std::int64_t cols);
-// Rows of x beyond which others should convert it to f16 for e4m3 weights (x_scale set): each block of the
-// ring needs all of it.
+// Rows of x that the ring converts to f16 for e4m3 weights. More must be f16 (x_scale set): each of its
+// blocks needs all of them.
 inline constexpr int kConvertRows = 2;
 void run_ring(GemvKind kind, GemvArgs& a, std::int32_t* counters, int multiprocessors,
               platform::Stream& stream);

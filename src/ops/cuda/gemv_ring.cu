@@ -26,7 +26,7 @@ constexpr int kPieceBytes = 2048;                // of a weight row per stage
 constexpr int kWarpBytes = kPieceBytes / kConsumers;
 constexpr int kRowBytes = kPieceBytes + 64;  // in shared memory: neighbours' banks differ
 // Of longer rows a tile takes a multiprocessor so long that some end well before others: gemv.cu, whose warps
-// share smaller pieces, is faster there (docs/PERFORMANCE.md).
+// share smaller pieces, is faster there (docs/PERFORMANCE.md; of e4m3 it is not yet at 14,336 columns).
 constexpr std::int64_t kMostBytes = 16384;
 
 // So many stages, up to so many activation rows, and so many blocks a multiprocessor. A tile is 8 outputs,
@@ -217,7 +217,7 @@ __device__ __forceinline__ void load_activations(const GemvArgs& a, char* x, int
   }
 }
 
-// The same of one or two rows of bf16 that become f16 (row_scale.cuh), by all warps together.
+// The same of up to kConvertRows rows of bf16 that become f16 (row_scale.cuh).
 __device__ __forceinline__ void load_as_f16(const GemvArgs& a, char* x, int x_bytes, int stride,
                                             float* x_scale) {
   const int per_row = x_bytes / 16, thread = static_cast<int>(threadIdx.x);
@@ -243,15 +243,21 @@ __device__ __forceinline__ void load_as_f16(const GemvArgs& a, char* x, int x_by
 #pragma unroll
   for (int row = 0; row < kConvertRows; ++row) {
     scale[row] = f16_scale_of(largest[row]);
-    if (row >= a.rows) break;
+    if (row >= a.rows) continue;
     const float inverse = 1.0f / scale[row];
     for (int i = thread; i < per_row; i += kConsumers * 32) {
-      uint4* eight = reinterpret_cast<uint4*>(x + row * stride + i * 16);
-      *eight = scaled_to_f16(*eight, inverse);
+      char* eight = x + row * stride + i * 16;
+      float values[8];
+      load8(eight, DType::bf16, true, 0, 8, values);
+#pragma unroll
+      for (float& value : values) value *= inverse;
+      store8(eight, DType::f16, true, 0, 8, values);
     }
   }
   consumers_sync();
-  if (thread < a.rows) x_scale[thread] = thread == 0 ? scale[0] : scale[1];
+#pragma unroll
+  for (int row = 0; row < kConvertRows; ++row)
+    if (thread == row) x_scale[row] = scale[row];
 }
 
 template <class C>
@@ -363,6 +369,7 @@ bool ring_takes(GemvKind kind, std::int64_t rows, std::int64_t cols) {
 
 void run_ring(GemvKind kind, GemvArgs& a, std::int32_t* counters, int multiprocessors,
               platform::Stream& stream) {
+  QUIRE_CHECK(kind != GemvKind::fp8 || a.x_scale != nullptr || a.rows <= kConvertRows, "{} rows", a.rows);
   if (kind == GemvKind::bf16) return run_kind<GemvKind::bf16>(a, counters, multiprocessors, stream);
   if (kind == GemvKind::f16) return run_kind<GemvKind::f16>(a, counters, multiprocessors, stream);
   run_kind<GemvKind::fp8>(a, counters, multiprocessors, stream);

@@ -74,11 +74,6 @@ std::int64_t most_operands(const OpsLimits& limits) {
   return std::max(limits.max_rows, limits.max_logit_rows) * std::max(limits.max_cols, limits.max_hidden);
 }
 
-// And of the largest that gemv takes.
-std::int64_t most_few(const OpsLimits& limits) {
-  return kGemvRows * std::max(limits.max_cols, limits.max_hidden);
-}
-
 void check_linear(const Linear& args) {
   QUIRE_CHECK(is_matrix(args.x) && args.target_count >= 1 && args.target_count <= kMaxTargets,
               "targets={} x rank {}", args.target_count, args.x.rank);
@@ -126,27 +121,23 @@ std::int64_t linear_workspace_bytes(const OpsLimits& limits) {
   sizes.take<float>(most_operands(limits));
   sizes.take<float>(kMostBias);
   sizes.take<char>(kPanelBytes);
-  sizes.take<std::uint16_t>(most_few(limits));
   sizes.take<float>(kGemvRows);
   return sizes.used();
 }
 
-// An input that is converted to bf16 takes half of its place: a rounded one and its scales lie behind it.
+// An input that is converted to bf16 takes half of its place: a rounded one and its scales lie behind it, or
+// one in f16.
 CudaOps::LinearScratch CudaOps::linear_scratch(const Linear& args) const {
   const std::int64_t rows = args.x.rows(), elements = rows * args.x.cols();
   QUIRE_CHECK(elements <= most_operands(workspace_.limits()), "{} rows of {} columns are over the limits",
               rows, args.x.cols());
-  QUIRE_CHECK(rows > kGemvRows || elements <= most_few(workspace_.limits()), "{} columns are over the limits",
-              args.x.cols());
   Carver carver(workspace_.scratch());
   LinearScratch scratch;
   auto* place = carver.take<char>(elements * 4);
   scratch.x = place;
   scratch.bias = carver.take<float>(kMostBias);
   scratch.panel = carver.take<char>(kPanelBytes);
-  scratch.half.values = carver.take<std::uint16_t>(most_few(workspace_.limits()));
-  scratch.half.scales = carver.take<float>(kGemvRows);
-  scratch.half.type = DType::f16;
+  scratch.half = {place + elements * 2, carver.take<float>(kGemvRows), DType::f16};
   const bool rounds = args.x_rounding == RowRounding::e4m3 && rows > kGemvRows &&
                       args.targets[0].weight.format == WeightFormat::fp8_e4m3 && args.x.cols() % 16 == 0;
   const std::int64_t values = (elements * 2 + 255) / 256 * 256;

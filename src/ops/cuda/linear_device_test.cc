@@ -123,17 +123,20 @@ TEST(LinearDevice, FewAndManyRowsOfEveryFormat) {
   }
 }
 
-// Rows too long for the ring's kernel, and for more than one round of the staged one's.
-TEST(LinearDevice, LongRows) {
+// Long rows, and more tiles than multiprocessors: both kernels for few rows begin again with the next tile,
+// and what neither takes goes on to cuBLASLt.
+TEST(LinearDevice, LongRowsAndManyTiles) {
   Rig rig;
   unsigned seed = 1;
   for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::f16, WeightFormat::fp8_e4m3}) {
-    for (const auto& [cols, outs] : {std::pair{8256, 40}, {9216, 70}, {14336, 4300}}) {
+    for (const auto& [cols, outs] :
+         {std::pair{8256, 40}, {9216, 70}, {16448, 40}, {4096, 6000}, {14336, 4600}}) {
       const Weight w = make_weight(rig, format, outs, cols, seed++);
       const std::vector<float> bias = random_floats(outs, seed++);
       const float* device_bias = rig.upload(bias);
-      for (const std::int64_t rows : {1, 3, 8, 9, 16}) {
-        if (outs > 100 && rows != 1 && rows != 9) continue;  // the sums in double take their time
+      for (const std::int64_t rows : {1, 3, 5, 8, 9, 16}) {
+        if (outs > 100 && rows != 1 && rows != 5 && rows != 9)
+          continue;  // the sums in double take their time
         const Host x = random_rows(rows, cols, cols + 8, DType::bf16, seed++);
         const Host y = poisoned(rows, outs, outs + 8);
         const TensorView dx = rig.mirror(x, DType::bf16), dy = rig.mirror(y, DType::f32);
@@ -146,6 +149,29 @@ TEST(LinearDevice, LongRows) {
                        describe(format, rows, cols, outs).c_str());
       }
       rig.kept.clear();
+    }
+  }
+}
+
+// y against x w^T where rows are of any size and row 4 holds NaN.
+void expect_products_of_any_size(const std::vector<float>& y, const Host& x, const Weight& w,
+                                 std::int64_t at_once) {
+  const std::int64_t rows = x.view.rows(), cols = w.view.cols, outs = w.view.rows;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t o = 0; o < outs; ++o) {
+      double sum = 0.0, magnitude = 0.0;
+      for (std::int64_t c = 0; c < cols; ++c) {
+        const double term = double{x.values[static_cast<std::size_t>(r * cols + c)]} *
+                            w.values[static_cast<std::size_t>(o * cols + c)];
+        sum += term;
+        magnitude += std::fabs(term);
+      }
+      const float got = y[static_cast<std::size_t>(r * outs + o)];
+      if (r == 4)
+        EXPECT_TRUE(std::isnan(got)) << o;
+      else  // a sum of 112 parts, each cut off below the last place of the largest so far
+        EXPECT_LE(std::fabs(got - sum), 0x1p-16 * magnitude)
+            << rows << " x " << cols << " row " << r << ", " << at_once << " at once";
     }
   }
 }
@@ -171,29 +197,18 @@ TEST(LinearDevice, FewRowsOfAnySizeByFp8) {
       multiply_row(2, 0.0f);
       x.values[static_cast<std::size_t>(3 * cols + 5)] = testing::rounded(DType::bf16, 1e6f);
       x.values[static_cast<std::size_t>(4 * cols + 9)] = std::numeric_limits<float>::quiet_NaN();
-      const TensorView dx = rig.mirror(x, DType::bf16), dy = rig.mirror(y, DType::f32);
-      Linear linear;
-      linear.x = dx;
-      linear.targets[0] = {w.view, nullptr, dy};
-      linear.target_count = 1;
-      rig.ops->linear(linear, *rig.stream);
-      const std::vector<float> got = rig.read(dy, y.values.size());
-      for (std::int64_t r = 0; r < rows; ++r) {
-        for (std::int64_t o = 0; o < outs; ++o) {
-          double sum = 0.0, magnitude = 0.0;
-          for (std::int64_t c = 0; c < cols; ++c) {
-            const double term = double{x.values[static_cast<std::size_t>(r * cols + c)]} *
-                                w.values[static_cast<std::size_t>(o * cols + c)];
-            sum += term;
-            magnitude += std::fabs(term);
-          }
-          const float value = got[static_cast<std::size_t>(r * outs + o)];
-          if (r == 4)
-            EXPECT_TRUE(std::isnan(value)) << o;
-          else
-            // A sum of 112 parts, each cut off below the last place of the largest so far.
-            EXPECT_LE(std::fabs(value - sum), 0x1p-16 * magnitude) << rows << " x " << cols << " row " << r;
+      const TensorView dx = rig.mirror(x, DType::bf16);
+      // All at once; and one and two at a time, which the ring's kernel converts itself.
+      for (const std::int64_t at_once : {rows, std::int64_t{2}, std::int64_t{1}}) {
+        const TensorView dy = rig.mirror(y, DType::f32);
+        for (std::int64_t first = 0; first < rows; first += at_once) {
+          Linear linear;
+          linear.x = dx.rows_slice(first, std::min(at_once, rows - first));
+          linear.targets[0] = {w.view, nullptr, dy.rows_slice(first, linear.x.rows())};
+          linear.target_count = 1;
+          rig.ops->linear(linear, *rig.stream);
         }
+        expect_products_of_any_size(rig.read(dy, y.values.size()), x, w, at_once);
       }
       rig.kept.resize(kept);
     }
@@ -203,12 +218,18 @@ TEST(LinearDevice, FewRowsOfAnySizeByFp8) {
 
 TEST(LinearDevice, SeveralTargetsShareTheLaunchOrTheProduct) {
   Rig rig;
-  for (std::int64_t rows : {1, 7, 16, 40}) {
+  for (const auto& [format, rows] : {std::pair{WeightFormat::bf16, std::int64_t{1}},
+                                     {WeightFormat::bf16, 7},
+                                     {WeightFormat::bf16, 16},
+                                     {WeightFormat::bf16, 40},
+                                     {WeightFormat::fp8_e4m3, 1},
+                                     {WeightFormat::fp8_e4m3, 7},
+                                     {WeightFormat::fp8_e4m3, 16}}) {
     const std::int64_t cols = 512, outs[3] = {136, 40, 56};
     // One stack of weights and one of outputs, as q, k and v may lie; and the same targets apart.
     for (bool stacked : {false, true}) {
       const Host x = random_rows(rows, cols, cols, DType::bf16, 5);
-      const Weight all = make_weight(rig, WeightFormat::bf16, 232, cols, 9);
+      const Weight all = make_weight(rig, format, 232, cols, 9);
       Host y = poisoned(rows, 232, 240);
       Host apart[3] = {poisoned(rows, 136, 144), poisoned(rows, 40, 40), poisoned(rows, 56, 64)};
       const TensorView dx = rig.mirror(x, DType::bf16), dy = rig.mirror(y, DType::bf16);
@@ -222,6 +243,7 @@ TEST(LinearDevice, SeveralTargetsShareTheLaunchOrTheProduct) {
         WeightView part = all.view;
         part.data = static_cast<const char*>(part.data) + first * part.row_bytes;
         part.rows = outs[t];
+        if (part.row_scale) part.row_scale += first;
         linear.targets[t] = {part, nullptr, stacked ? dy.cols_slice(first, outs[t]) : dapart[t]};
         first += outs[t];
       }

@@ -1,4 +1,4 @@
-// Scales of activation rows, and bf16 rows on their way to products with e4m3 weights.
+// The largest magnitudes of bf16 rows, and the scales of rows that become f16 for products with e4m3 weights.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,6 @@ __device__ __forceinline__ std::uint32_t larger_half(std::uint32_t two) {
 __device__ __forceinline__ float f16_scale_of(std::uint32_t largest) {
   constexpr std::uint32_t kLeastExponent = 15, kBelow = 14;
   return __uint_as_float((max(largest >> 23, kLeastExponent) - kBelow) << 23);
-}
-
-// Eight bf16 times `inverse`, as f16.
-__device__ __forceinline__ uint4 scaled_to_f16(const uint4& eight, float inverse) {
-  const auto pair = [&](std::uint32_t word) {
-    const __half2 two = __floats2half2_rn(__uint_as_float(word << 16) * inverse,
-                                          __uint_as_float(word & 0xffff0000u) * inverse);
-    return *reinterpret_cast<const std::uint32_t*>(&two);
-  };
-  return make_uint4(pair(eight.x), pair(eight.y), pair(eight.z), pair(eight.w));
 }
 
 }  // namespace quire::ops::cuda

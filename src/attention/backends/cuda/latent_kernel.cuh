@@ -41,7 +41,7 @@ struct LatentConfig {
   static constexpr int kRowsAt = kLookupsAt + kLookups * static_cast<int>(sizeof(LatentLookup));
   static constexpr int kShrinkAt = kRowsAt + 2 * kTileRows * 4;  // of the sums so far, by row
   static constexpr int kArrivedAt = kShrinkAt + kTileRows * 4;   // mbarriers: a stage's copies are done
-  static constexpr int kMeetingsAt = kArrivedAt + kStages * 8;   // mbarriers: see Meeting
+  static constexpr int kMeetingsAt = kArrivedAt + kStages * 8;   // mbarriers: LatentAttend::Meeting
   static constexpr int kLastAt = kMeetingsAt + 4 * 8;
   static constexpr int kPieceAt = kLastAt + 8;
   static constexpr int kScalesAt = kPieceAt + static_cast<int>(sizeof(Piece));  // e4m3 per token
@@ -51,7 +51,7 @@ struct LatentConfig {
   // At the end of a piece, over the weights.
   static constexpr int kStatsAt = kWeightsAt;
   static constexpr int kFactorsAt = kStatsAt + kTileRows * 8;
-  static_assert(kSharedBytes <= 227 * 1024 && kArrivedAt % 8 == 0 && kLastAt % 8 == 0 && kPieceAt % 8 == 0);
+  static_assert(kSharedBytes <= 227 * 1024 && kArrivedAt % 8 == 0);
   static_assert(kLookups * kTileKeys <= kThreads);
 };
 
@@ -63,6 +63,7 @@ struct LatentAttend {
   // mbarriers. A named barrier of a part of the threads would do for kStageDone, but then racecheck loses
   // track of the block and reports hazards across __syncthreads().
   enum Meeting : int { kWeightsReady, kWeightsDone, kStageDone, kAll, kMeetings };
+  static_assert(C::kMeetingsAt + kMeetings * 8 == C::kLastAt);
 
   const RunParams& p;
   char* shared;

@@ -55,14 +55,14 @@ __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kLeft));
 }
 
-// mbarriers: a count of threads, each of which arrives once its copies so far are done. `turn` is 0 for the
-// first time that all have arrived, then 1, 0, ...
+// mbarriers: a count of threads that arrive. `turn` is 0 for the first time that all have, then 1, 0, ...
 __device__ __forceinline__ void start_arrivals(std::uint32_t barrier, int threads) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(barrier), "r"(threads) : "memory");
 }
 __device__ __forceinline__ void end_arrivals(std::uint32_t barrier) {
   asm volatile("mbarrier.inval.shared.b64 [%0];\n" ::"r"(barrier) : "memory");
 }
+// Once this thread's copies so far are done.
 __device__ __forceinline__ void copy_arrive(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\n" ::"r"(barrier) : "memory");
 }
