@@ -75,7 +75,7 @@ for name in $parts; do
     tests)
       for program in "$bin"/quire_*_device_test; do
         [ "$(basename "$program")" = quire_golden_device_test ] && continue
-        part "$(basename "$program" _device_test)" 60 "$program" --gtest_brief=1
+        part "$(basename "$program" _device_test)" 90 "$program" --gtest_brief=1
       done ;;
     golden) part golden 90 "$bin/quire_golden_device_test" --gtest_brief=1 ;;
     verify) part verify 90 "$bin/quire" verify --device cuda ;;

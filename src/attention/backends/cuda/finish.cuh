@@ -138,8 +138,8 @@ __device__ __forceinline__ void join_pieces(const RunParams& p, const Piece& pie
 }
 
 // `each(emit)` calls emit(row, dim, x, y) for the pairs of sums that the thread holds. stats [tile_rows] are
-// in shared memory and complete; factors [tile_rows] and `last` are scratch there. `meet`: SameWay, or what
-// else all threads of the block wait for each other by.
+// in shared memory and complete; factors [tile_rows] and `last` are scratch there, until all threads of the
+// block have waited for each other once more. `meet`: SameWay, or what else they wait for each other by.
 template <class T, class Meet, class Each>
 __device__ __forceinline__ void finish_piece(const RunParams& p, const Piece& piece, std::int64_t part,
                                              std::int32_t tile_rows, std::int32_t v_pad, RowStat* stats,
@@ -158,7 +158,6 @@ __device__ __forceinline__ void finish_piece(const RunParams& p, const Piece& pi
       store_pair<T>(p, out_row(p, piece, r), dim, factor != 0 ? x * factor : 0.0f,
                     factor != 0 ? y * factor : 0.0f);
     });
-    meet();
     return;
   }
   const std::int64_t base = slot_of(cut, part) * tile_rows;
@@ -182,7 +181,6 @@ __device__ __forceinline__ void finish_piece(const RunParams& p, const Piece& pi
     __threadfence();
     join_pieces<T>(p, piece, cut, tile_rows, v_pad, stats, factors, meet);
   }
-  meet();
 }
 
 // Zeros for the rows of q that belong to no sequence, dealt over the blocks.

@@ -464,7 +464,7 @@ struct LatentAttend {
   __device__ void run_piece(const Piece& piece, std::int64_t part) const {
     start(piece);
     run_roles(piece, part);
-    __syncthreads();  // nobody waits at one of these any more
+    __syncthreads();  // nobody waits at these any more, and the shared memory is free
     if (thread < C::kStages) end_arrivals(arrived(thread));
     if (thread < kMeetings) end_arrivals(meeting(static_cast<Meeting>(thread)));
   }
@@ -479,7 +479,6 @@ struct LatentAttend {
 #pragma unroll
           for (int e = 0; e < 4; ++e) sums[f][b][e] = 0;
       make_sums(piece, sums);
-      meet();  // all weights are used
       meet();  // stats are there
       if (C::kE4m3) shrink_sums(sums);
       const LatentAttend ending = again();
@@ -488,7 +487,7 @@ struct LatentAttend {
       const ScoreRule rule = score_rule<C>(p, piece);
       RowState state{{kNoScore, kNoScore}, {0, 0}, {kNoScore, kNoScore}};
       make_weights(piece, state, rule);
-      meet();
+      wait_arrival(meeting(kWeightsDone), (piece.tiles - 1) % 2);  // whose place the stats take
       store_stats(state, rule.per_token);
       meet();
       finish(piece, part, [](auto&&) {});
