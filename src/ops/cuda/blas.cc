@@ -1,7 +1,6 @@
 #include "ops/cuda/blas.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <bit>
 
 #include "base/check.h"
@@ -167,13 +166,10 @@ const Blas::Choice& Blas::choose(const BlasProduct& p, std::int64_t workspace_by
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kPlace);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kPlace);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kPlace);
-  static const int place = std::getenv("QUIRE_BLAS_PLACE") ? std::atoi(std::getenv("QUIRE_BLAS_PLACE")) : 0;
-  cublasLtMatmulHeuristicResult_t results[32]{};
+  cublasLtMatmulHeuristicResult_t result{};
   int found = 0;
   const cublasStatus_t status = f_.heuristic(handle_, &operation.desc, &operation.a, &operation.b,
-                                             &operation.d, &operation.d, &preference, 32, results, &found);
-  const auto& result = results[std::min(place, found - 1 < 0 ? 0 : found - 1)];
-  found = found > place;
+                                             &operation.d, &operation.d, &preference, 1, &result, &found);
   Choice& choice = choices_[choice_count_++ % kChoices];
   choice = {key, status == CUBLAS_STATUS_SUCCESS && found == 1, result.algo};
   return choice;
