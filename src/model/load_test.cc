@@ -81,18 +81,23 @@ TEST(Load, NamesWrongShapes) {
 
 TEST(Load, NamesTypesThatItDoesNotUse) {
   NEEDS_GOLDEN("llama");
-  const EditedFolder folder("llama", "\"vocab_size\": 259", "\"vocab_size\": 259");
-  const std::string file = folder.path() + "/model.safetensors";
-  std::string bytes = read_file(file);
-  const std::size_t at = bytes.find("\"BF16\"", bytes.find("model.layers.1.mlp.up_proj.weight"));
-  ASSERT_NE(at, std::string::npos);
-  bytes.replace(at, 6, "\"I16\" ");  // as long as it was
-  std::ofstream(file, std::ios::binary) << bytes;
-  const std::string message = refusal(folder.path());
-  EXPECT_NE(message.find("a tensor is stored in a type that this build does not use: "
-                         "model.layers.1.mlp.up_proj.weight (I16)"),
-            std::string::npos)
-      << message;
+  for (const auto& [tensor, wanted] :
+       {std::pair{"model.layers.1.mlp.up_proj.weight",
+                  "a tensor is stored in a type that this build does not use: "
+                  "model.layers.1.mlp.up_proj.weight (I16); convert the file to one of "},
+        {"model.layers.1.input_layernorm.weight",
+         "a vector is stored in a type that this build does not use for vectors: "
+         "model.layers.1.input_layernorm.weight (I16); store vectors in one of F32, F16, BF16"}}) {
+    const EditedFolder folder("llama", "\"vocab_size\": 259", "\"vocab_size\": 259");
+    const std::string file = folder.path() + "/model.safetensors";
+    std::string bytes = read_file(file);
+    const std::size_t at = bytes.find("\"BF16\"", bytes.find(tensor));
+    ASSERT_NE(at, std::string::npos);
+    bytes.replace(at, 6, "\"I16\" ");  // as long as it was
+    std::ofstream(file, std::ios::binary) << bytes;
+    const std::string message = refusal(folder.path());
+    EXPECT_NE(message.find(wanted), std::string::npos) << message;
+  }
 }
 
 TEST(Load, MapsWhatItUsesInPlaceAndExpandsTheRest) {

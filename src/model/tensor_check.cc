@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -57,10 +58,14 @@ std::vector<WeightFormat> usable_formats(const ModelSpec& spec, const ops::Ops& 
   return formats;
 }
 
+std::string names_of(std::span<const WeightFormat> formats) {
+  return comma_list(formats, [](WeightFormat format) { return weight_format_info(format).name; });
+}
+
 std::string usable_types(const ModelSpec& spec, const ops::Ops& ops, const LoadOptions& options) {
   std::vector<WeightFormat> formats = usable_formats(spec, ops, options);
   std::erase(formats, WeightFormat::fp8_e4m3);  // no GGUF file has it
-  return comma_list(formats, [](WeightFormat format) { return weight_format_info(format).name; });
+  return names_of(formats);
 }
 
 bool usable_type(const ModelSpec& spec, const ExpectedWeight& expected, const checkpoint::TensorInfo& tensor,
@@ -80,7 +85,7 @@ bool has_shape(const ExpectedWeight& expected, const std::vector<std::int64_t>& 
 }
 
 struct Findings {
-  Offenders missing, extra, shapes, types, not_fp8, undeclared;
+  Offenders missing, extra, shapes, types, vector_types, not_fp8, undeclared;
 };
 
 void check_tensor(const ModelSpec& spec, const ExpectedWeight& expected, const checkpoint::TensorInfo* tensor,
@@ -95,7 +100,7 @@ void check_tensor(const ModelSpec& spec, const ExpectedWeight& expected, const c
   } else if (!spec.quant && tensor->format == WeightFormat::fp8_e4m3) {
     findings.undeclared.add(expected.name);
   } else if (!usable_type(spec, expected, *tensor, ops, options)) {
-    findings.types.add(stored);
+    (expected.shape.size() == 2 ? findings.types : findings.vector_types).add(stored);
   }
 }
 
@@ -122,6 +127,12 @@ Status report(const Findings& findings, const ModelSpec& spec, const checkpoint:
     lines.push_back(findings.types.text("a tensor is stored in a type that this build does not use",
                                         "tensors are stored in types that this build does not use"));
     lines.push_back(fmt::format("convert the file to one of {}", usable_types(spec, ops, options)));
+  }
+  if (findings.vector_types.any()) {
+    lines.push_back(
+        findings.vector_types.text("a vector is stored in a type that this build does not use for vectors",
+                                   "vectors are stored in types that this build does not use for vectors"));
+    lines.push_back(fmt::format("store vectors in one of {}", names_of(kPlain)));
   }
   if (findings.not_fp8.any()) {
     lines.push_back(
