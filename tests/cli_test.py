@@ -356,6 +356,11 @@ class Refusals(unittest.TestCase):
     def test_log_options(self):
         self.refused(2, "--log-level loud: unknown .*debug", "config", "--log-level", "loud")
         self.refused(2, "--log-format jsin: unknown .*json", "config", "--log-format", "jsin")
+        code, _, err = quire("info", 'no "such" model', "--log-format", "json", "--log-level", "off")
+        line = json.loads(err)  # nothing beside it
+        self.assertEqual((code, line["level"]), (2, "error"))
+        self.assertIn('no "such" model', line["message"])
+        self.assertRegex(line["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}$")
 
     def test_environment(self):
         got, out, err = quire("config", env={"QUIRE_PAGE_SISE": "16"})

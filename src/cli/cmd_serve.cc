@@ -155,11 +155,6 @@ server::HttpServerOptions http_options(const Serve& serve) {
   return http;
 }
 
-void say(const std::string& line) {
-  fmt::print(stderr, "quire: {}\n", line);
-  std::fflush(stderr);
-}
-
 Status run_command(Serve& serve) {
   QUIRE_TRY_STATUS(check_limits(serve));
   server::ServeOptions& options = serve.serve;
@@ -174,10 +169,11 @@ Status run_command(Serve& serve) {
   options.ready_s = serve.ready_s;
   report_crashes();
   QUIRE_TRY(backends, backends_as_json(options.model, serve.options));
-  say(fmt::format("loading {}", options.model));
+  announce(fmt::format("loading {}", options.model));
   QUIRE_TRY(session, Session::open(options.model, serve.options));
   log_engine(session->engine().info(), serve.explain);
-  return server::serve(options, std::move(session), backends, say);
+  return server::serve(options, std::move(session), backends,
+                       [](const std::string& line) { announce(line); });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "cli/settings.h"
 #include "quire/engine.h"
@@ -15,8 +16,11 @@ struct LogOptions {
   std::string format = "text";  // text, json
 };
 void add_log_settings(Settings& settings, LogOptions* options);
-// REQUIRES values that the settings took.
+// REQUIRES values that the settings took. Before it lines are text.
 void set_up_log(const LogOptions& options);
+
+// What the user is to hear at any level, to stderr: "quire: line", or a JSON line of that level.
+void announce(std::string_view line, std::string_view level = "info");
 
 // What an engine decided: notes at info; with `explain` also print_explanation().
 void log_engine(const EngineInfo& info, bool explain);

@@ -31,7 +31,7 @@ std::vector<std::string> known_names(const CLI::App& app) {
 }
 
 int report(const Error& error) {
-  if (!error.message.empty()) fmt::print(stderr, "quire: {}\n", error.message);
+  if (!error.message.empty()) announce(error.message, "error");
   return static_cast<int>(error.code);
 }
 

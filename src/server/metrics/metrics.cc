@@ -255,6 +255,13 @@ void Metrics::taken(RequestId id, double queued_s) {
   state_->live[id] = {.submitted_s = steady_now() - queued_s, .queued_s = queued_s};
 }
 
+void Metrics::answered(int status) {
+  if (status == 0) return;
+  state_
+      ->counter("quire_http_answers_total", "HTTP answers, by status.", {{"status", std::to_string(status)}})
+      .Increment();
+}
+
 void Metrics::refused(Ticket, const Refusal& refusal) {
   state_->refusals[static_cast<std::size_t>(refusal.why)]->Increment();
 }

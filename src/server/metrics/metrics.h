@@ -35,6 +35,8 @@ class Metrics final : public LoopObserver {
 
   // Any thread. Before the first text(): where the HTTP server's counts come from.
   void follow_http(std::function<HttpServerStats()> stats);
+  // Any thread, for every answer; 0: the client left before one began, which counts as no answer.
+  void answered(int status);
   std::string text();
   const LoadHistory& history() const;
 

@@ -73,6 +73,7 @@ TEST(Metrics, TimesOfARequest) {
   metrics.output({.id = 8, .finish = Finish::cancelled, .prompt_tokens = 5}, now + 1.0);
   metrics.output({.id = 99, .tokens = {1}}, now);  // of nobody that is known
   metrics.refused(3, Refusal{Refusal::Why::queue_full, "full", 1.0});
+  for (const int status : {400, 200, 0, 400}) metrics.answered(status);
   const auto series = parse(metrics.text());
   const auto near = [&](const char* name, double wanted) {
     EXPECT_NEAR(value(series, name), wanted, 0.05) << name;
@@ -95,6 +96,9 @@ TEST(Metrics, TimesOfARequest) {
   EXPECT_EQ(value(series, "vllm:request_success_total", "\"abort\""), 1);
   EXPECT_EQ(value(series, "vllm:request_success_total", "\"length\""), 0);
   EXPECT_EQ(value(series, "quire_requests_refused_total", "queue_full"), 1);
+  EXPECT_EQ(value(series, "quire_http_answers_total", "\"400\""), 2);
+  EXPECT_EQ(value(series, "quire_http_answers_total", "\"200\""), 1);
+  EXPECT_EQ(metrics.text().find("status=\"0\""), std::string::npos);
   // 0.3 and 0.7 s between tokens: one is over 0.5.
   EXPECT_EQ(value(series, "vllm:inter_token_latency_seconds_bucket", "le=\"0.5\""), 1);
   EXPECT_EQ(value(series, "vllm:inter_token_latency_seconds_bucket", "le=\"+Inf\""), 2);

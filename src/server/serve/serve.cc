@@ -57,7 +57,12 @@ Status serve(const ServeOptions& options, std::unique_ptr<Session> session, cons
   add_kv_routes(router, view, backends);
   add_metrics_routes(router, metrics);
   add_page_routes(router);
-  QUIRE_TRY(http, HttpServer::listen(options.http, router));
+  HttpServerOptions http_options = options.http;
+  http_options.on_answer = [&metrics, log = options.http.on_answer](const HttpAccess& access) {
+    metrics.answered(access.status);
+    if (log) log(access);
+  };
+  QUIRE_TRY(http, HttpServer::listen(http_options, router));
   metrics.follow_http([&http] { return http->stats(); });
   QUIRE_TRY_STATUS(take_signals());
   http->start();
