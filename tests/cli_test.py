@@ -201,6 +201,18 @@ class Json(unittest.TestCase):
             # Only latent attention has a second, faster form that lower levels may use.
             self.assertRegex(chosen["determinism_price"], "1.3x .*mla.own" if name == "deepseek_v3" else "^none: ")
 
+    def test_the_level_of_a_model_is_the_least_of_attention_and_operations(self):
+        # A GPU's operations are run_to_run, whatever its rows are.
+        for more in ((), ("--deterministic", "run_to_run"), ("--attention-backend", "reference")):
+            self.assertEqual(self.run_json("backends", model("llama"), "--device", "sm90", *more, "--json")["determinism"], "run_to_run")
+        for level in ("batch_invariant", "schedule_invariant"):
+            code, out, err = quire("backends", model("llama"), "--device", "sm90", "--deterministic", level, "--json")
+            self.assertEqual((code, out), (2, ""))
+            self.assertIn(f"the operations of cuda (sm_90) are run_to_run and this run asks for {level}: use --deterministic run_to_run", err)
+        self.assertIn("\ndeterminism run_to_run, price of that level: none", quire("backends", model("llama"), "--device", "sm90")[1])
+        self.assertEqual(self.run_json("backends", model("llama"), "--deterministic", "schedule_invariant", "--json")["determinism"],
+                         "schedule_invariant")
+
     def test_info(self):
         info = self.run_json("info", model("gemma3"), "--json")
         for key in ("architecture", "layers", "parameters", "weights_bytes", "groups", "ledger", "kv_capacity_tokens"):
@@ -352,6 +364,18 @@ class Refusals(unittest.TestCase):
         self.assertEqual(on[0]["cache_miss"], "no_prefix")
         self.refused(2, "temperature", "run", model("llama"), "--temperature", "-1", "--ids", 1)
         self.refused(2, "unknown key", "run", model("llama"), "--ids", 1, "--config", self.file("page-sise = 3\n"))
+
+    def test_backends_without_a_model_takes_no_option_of_a_run(self):
+        self.refused(2, r'"fp8" of --kv-dtype is not known \(.*fp8_e4m3', "backends", "--kv-dtype", "fp8")
+        self.refused(2, r'"nope" of --attention-backend is not known \(legal: cpu, reference\)', "backends", "--attention-backend", "nope")
+        self.refused(2, r'"foo" of --deterministic is not known \(legal: none, ', "backends", "--deterministic", "foo")
+        for flag in (("--kv-dtype", "fp8_e4m3"), ("--page-size", 16), ("--deterministic", "run_to_run"), ("--explain",)):
+            self.refused(2, f"give a MODEL or leave {flag[0]} out", "backends", *flag)
+        self.refused(2, "--markdown and --json", "backends", "--markdown", "--json")
+        self.refused(2, "leave MODEL out, or --markdown", "backends", model("llama"), "--markdown")
+        self.refused(2, "path is empty", "backends", "")
+        # The environment is for all commands.
+        self.assertEqual(quire("backends", "--device", "sm90", "--log-level", "info", env={"QUIRE_KV_DTYPE": "f32"})[0], 0)
 
     def test_log_options(self):
         self.refused(2, "--log-level loud: unknown .*debug", "config", "--log-level", "loud")

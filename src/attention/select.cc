@@ -223,7 +223,7 @@ Result<Selection> select(std::span<const Backend> table, const std::vector<Call>
 
 std::string explain(const Selection& selection) {
   std::string text =
-      fmt::format("page size {} ({}), order {}, determinism {}\n", selection.page_size,
+      fmt::format("page size {} ({}), order {}, attention determinism {}\n", selection.page_size,
                   selection.page_because, to_string(selection.order), to_string(selection.determinism));
   for (const Pick& pick : selection.picks) {
     text += fmt::format("{} ({} layer{}): {}{}", pick.call.name, pick.call.layers,

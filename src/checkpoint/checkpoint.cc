@@ -67,6 +67,7 @@ std::string join(const std::vector<std::string>& names, std::size_t most = 5) {
 }
 
 Error no_such_path(const std::string& path) {
+  if (path.empty()) return bad_input("the model's path is empty: give a Hugging Face folder or a .gguf file");
   if (is_dead_link(path)) return dead_link(path);
   const fs::path parent = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
   if (!exists(parent.string())) {

@@ -72,6 +72,7 @@ TEST(Checkpoint, MissingThingsAreNamedWithTheNearest) {
   EXPECT_TRUE(has(problem(folder.path()), "model.gguf: name the file itself"));
   EXPECT_TRUE(has(problem(folder.path() + "/modle.gguf"), "did you mean " + folder.path() + "/model.gguf?"));
   EXPECT_TRUE(has(problem(folder.path() + "/none/x"), "there is no"));
+  EXPECT_TRUE(has(problem(""), "path is empty"));
   EXPECT_TRUE(has(problem(folder.path() + "/model.gguf"), "ends inside the version"));
   folder.write("x.safetensors", "abcdefgh");
   EXPECT_TRUE(has(problem(folder.path() + "/x.safetensors"), "name the folder"));

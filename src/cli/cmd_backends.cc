@@ -25,6 +25,7 @@ using Json = nlohmann::ordered_json;
 struct BackendsFlags {
   std::shared_ptr<Settings> settings = std::make_shared<Settings>();
   std::string model;
+  bool with_model = false;
   bool json = false;
   bool markdown = false;
   bool explain = false;
@@ -118,35 +119,57 @@ void add_calls(Json& json, const engine::EngineSpec& spec) {
   Json& calls = json["calls"] = Json::array();
   for (const attention::Pick& pick : spec.selection.picks) calls.push_back(call_to_json(pick));
   json["page_size"] = {{"value", spec.selection.page_size}, {"because", spec.selection.page_because}};
-  json["determinism"] = attention::to_string(spec.selection.determinism);
+  json["determinism"] = attention::to_string(spec.determinism);
+}
+
+// Of the engine's options, the matrix alone depends on the device only. A wrong value is said first: its user
+// will want the right one with the model.
+Status check_without_model(const BackendsFlags& flags, const platform::DeviceInfo& device,
+                           std::span<const attention::Backend> table) {
+  for (const Setting& setting : flags.settings->all()) {
+    if (setting.origin != Origin::flag || setting.group != kEngineGroup || setting.name == "device") continue;
+    QUIRE_TRY_STATUS(engine::check_options(flags.options, device, table));
+    return bad_input(fmt::format(
+        "--{0} says how a model would run, and without one `quire backends` prints every row: give "
+        "a MODEL or leave --{0} out",
+        setting.name));
+  }
+  return {};
+}
+
+Status print_matrix(const BackendsFlags& flags, const platform::DeviceInfo& device,
+                    std::span<const attention::Backend> table) {
+  QUIRE_TRY_STATUS(check_without_model(flags, device, table));
+  if (flags.markdown) {
+    fmt::print("{}", matrix_as_markdown(table, device));
+  } else if (flags.json) {
+    fmt::print("{}\n", json_text(platform_to_json(device, table)));
+  } else {
+    fmt::print("{}", matrix_as_text(table, device));
+    for (const std::string& line : platform::platform_lines()) fmt::print("{}\n", line);
+  }
+  return {};
 }
 
 Status backends(const BackendsFlags& flags) {
+  if (flags.markdown && flags.json)
+    return bad_input("--markdown and --json are two forms of one answer: give one of them");
+  if (flags.markdown && flags.with_model)
+    return bad_input("--markdown is the matrix of all rows: leave MODEL out, or --markdown");
   QUIRE_TRY(device, describe_device(flags.options));
   const std::span<const attention::Backend> table = attention::backends(device.kind);
-  if (flags.markdown) {
-    fmt::print("{}", matrix_as_markdown(table, device));
-    return {};
-  }
-  Json json = platform_to_json(device, table);
-  if (flags.model.empty()) {
-    if (flags.json) {
-      fmt::print("{}\n", json_text(json));
-    } else {
-      fmt::print("{}", matrix_as_text(table, device));
-      for (const std::string& line : platform::platform_lines()) fmt::print("{}\n", line);
-    }
-    return {};
-  }
+  if (!flags.with_model) return print_matrix(flags, device, table);
   QUIRE_TRY(checkpoint, checkpoint::open_checkpoint(flags.model));
   QUIRE_TRY(model, model::read_spec(*checkpoint));
   QUIRE_TRY(spec, engine::resolve(flags.options, model, device, table));
   if (flags.explain) print_explanation(spec.trace, {});
   QUIRE_TRY(price, price_of_level(spec, flags.options, model, device, table));
   if (!flags.json) {
-    fmt::print("{}price of that level: {}\n", attention::explain(spec.selection), price);
+    fmt::print("{}determinism {}, price of that level: {}\n", attention::explain(spec.selection),
+               attention::to_string(spec.determinism), price);
     return {};
   }
+  Json json = platform_to_json(device, table);
   add_calls(json, spec);
   json["determinism_price"] = price;
   fmt::print("{}\n", json_text(json));
@@ -172,7 +195,8 @@ Command make_backends(CLI::App& root) {
   auto flags = std::make_shared<BackendsFlags>();
   Flags command(root, "backends",
                 "the matrix of attention backends; with a model, what it would use and why");
-  command.text("MODEL", &flags->model, "a model (its config.json is enough)").json(&flags->json);
+  command.text("MODEL", &flags->model, "a model (its config.json is enough)", &flags->with_model)
+      .json(&flags->json);
   command.on("--markdown", &flags->markdown, "print the matrix as the table of the docs");
   add_engine_settings(*flags->settings, &flags->options, &flags->explain);
   return {&command.app(), flags->settings, [flags] { return backends(*flags); }};

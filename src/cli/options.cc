@@ -54,8 +54,6 @@ std::string show_logit_bias(const Sampling& sampling) {
   return text;
 }
 
-constexpr const char* kEngineGroup = "Engine";
-
 }  // namespace
 
 void add_engine_settings(Settings& settings, Options* o, bool* explain) {

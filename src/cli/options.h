@@ -12,6 +12,8 @@
 
 namespace quire::cli {
 
+inline constexpr const char* kEngineGroup = "Engine";  // their heading in --help
+
 // Every engine option of cli.md and --explain, stored through the pointers, which outlive the settings.
 void add_engine_settings(Settings& settings, Options* options, bool* explain);
 // Of these only the named ones: a command offers no option that it would ignore.

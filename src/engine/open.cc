@@ -67,7 +67,7 @@ void EngineImpl::fill_info(double load_s) {
   info_.max_context = spec.max_context;
   info_.max_running = spec.max_running;
   info_.kv_capacity_tokens = parts_->kv.capacity_tokens;
-  info_.determinism = std::string(attention::to_string(parts_->determinism));
+  info_.determinism = std::string(attention::to_string(parts_->spec.determinism));
   for (const attention::Pick& pick : spec.selection.picks)
     info_.calls.push_back({pick.call.name, std::string(pick.backend->name)});
   info_.ledger = parts_->ledger.lines();

@@ -54,7 +54,7 @@ class Assembler {
 
  private:
   Status decide();
-  Status check_ops();
+  void trace_graphs();
   Status load();
   Status list(const model::LoadOptions& load);
   Status allocate();
@@ -103,28 +103,20 @@ Status Assembler::decide() {
       fmt::format("{} threads convert weights: {}", load_threads_,
                   options_.threads > 0 ? "asked for" : "the processors of the host"));
   parts_->ops = ops::make_ops(*parts_->device);
-  return check_ops();
+  QUIRE_CHECK(parts_->ops->determinism() >= parts_->spec.determinism, "{} are below what resolve() took",
+              parts_->ops->name());
+  trace_graphs();
+  return {};
 }
 
-Status Assembler::check_ops() {
+void Assembler::trace_graphs() {
   EngineSpec& spec = parts_->spec;
-  const Determinism ops_level = parts_->ops->determinism();
-  if (ops_level < spec.required)
-    return bad_input(
-        fmt::format("the operations of {} are {} and this run asks for {}: use --deterministic {}",
-                    parts_->ops->name(), attention::to_string(ops_level), attention::to_string(spec.required),
-                    attention::to_string(ops_level)));
-  parts_->determinism = std::min(ops_level, spec.selection.determinism);
-  spec.trace.push_back(fmt::format("determinism {}: the least of attention and {} ({})",
-                                   attention::to_string(parts_->determinism), parts_->ops->name(),
-                                   attention::to_string(ops_level)));
   for (const attention::Pick& pick : spec.selection.picks) {
     const bool decode = pick.call.problem.phase == attention::Phase::decode;
     if (!decode || pick.backend->caps.capture != attention::Capture::no || !spec.graphs) continue;
     spec.trace.push_back(fmt::format("decode graphs in pieces: {} of {} cannot be recorded",
                                      pick.backend->name, pick.call.name));
   }
-  return {};
 }
 
 Status Assembler::load() {

@@ -36,7 +36,6 @@ inline constexpr bool kPoison = false;
 
 struct EngineParts {
   EngineSpec spec;
-  Determinism determinism = Determinism::none;  // of rows and ops together
   KvPlan kv;
   Ledger ledger;
   std::vector<std::string> notes;

@@ -41,14 +41,68 @@ Status check_range(std::string_view what, std::string_view flag, std::int64_t va
   return {};
 }
 
+Status check_names(const Options& options, bool cpu) {
+  if (!one_of(options.dtype, kDTypeNames))
+    return unknown("compute type", "dtype", options.dtype, kDTypeNames);
+  if (cpu && options.dtype != "auto" && options.dtype != "f32")
+    return bad_input(fmt::format("the CPU computes in f32, not {}: use --dtype f32", options.dtype));
+  if (!cpu && options.dtype != "auto" && options.dtype != "bf16")
+    return bad_input(fmt::format(
+        "the GPU's operations of this build compute in bf16, not {}: use --dtype bf16", options.dtype));
+  if (!one_of(options.kv_dtype, kKvNames)) return unknown("KV type", "kv-dtype", options.kv_dtype, kKvNames);
+  if (!options.deterministic.empty() && !one_of(options.deterministic, kLevelNames))
+    return unknown("determinism level", "deterministic", options.deterministic, kLevelNames);
+  if (!options.page_order.empty() && !one_of(options.page_order, kOrderNames))
+    return unknown("page order", "page-order", options.page_order, kOrderNames);
+  if (!one_of(options.load_format, kLoadNames))
+    return unknown("load format", "load-format", options.load_format, kLoadNames);
+  if (!options.prefix_cache.empty() && !one_of(options.prefix_cache, kSwitchNames))
+    return unknown("value", "prefix-cache", options.prefix_cache, kSwitchNames);
+  if (!options.cache_eviction.empty() && !one_of(options.cache_eviction, kv::kEvictionNames))
+    return unknown("order", "cache-eviction", options.cache_eviction, kv::kEvictionNames);
+  if (!options.schedule.empty() && !one_of(options.schedule, scheduler::kPolicyNames))
+    return unknown("policy", "schedule", options.schedule, scheduler::kPolicyNames);
+  if (!(options.target_itl_ms >= 0.0) || options.target_itl_ms > 1e6)
+    return bad_input(
+        fmt::format("target of {} ms between tokens is outside 0 to 1000000: use --target-itl 0 for "
+                    "none",
+                    options.target_itl_ms));
+  if (options.kv_memory_bytes < 0)
+    return bad_input(
+        fmt::format("KV memory {} is negative: use --kv-memory auto or a size", options.kv_memory_bytes));
+  if (!(options.kv_scale >= 0.0f) || options.kv_scale > 1e30f)
+    return bad_input(
+        fmt::format("KV scale {} is not a positive finite number: use --kv-scale 1", options.kv_scale));
+  if (options.kv_scale > 0.0f && options.kv_dtype != "fp8_e4m3")
+    return bad_input(
+        fmt::format("--kv-scale is for fp8 KV and this run has KV type {}: leave it out or use "
+                    "--kv-dtype fp8_e4m3",
+                    options.kv_dtype));
+  return {};
+}
+
+Status check_backends(const Options& options, std::span<const attention::Backend> table) {
+  std::vector<std::string_view> names;
+  for (const attention::Backend& row : table) names.push_back(row.name);
+  const auto check = [&](std::string_view flag, std::string_view name) -> Status {
+    if (name.empty() || one_of(name, names)) return {};
+    return unknown("attention backend", flag, name, names);
+  };
+  QUIRE_TRY_STATUS(check("attention-backend", options.attention_backend));
+  QUIRE_TRY_STATUS(check("prefill-attention-backend", options.prefill_attention_backend));
+  QUIRE_TRY_STATUS(check("decode-attention-backend", options.decode_attention_backend));
+  for (const auto& [call, name] : options.attention) QUIRE_TRY_STATUS(check("attention", name));
+  return {};
+}
+
 class Resolver {
  public:
   Resolver(const Options& options, const model::ModelSpec& model, const platform::DeviceInfo& device,
            std::span<const attention::Backend> table)
-      : options_(options), model_(model), device_(device), table_(table) {}
+      : options_(options), model_(model), device_(device), ops_(ops::ops_info(device)), table_(table) {}
 
   Result<EngineSpec> run() {
-    QUIRE_TRY_STATUS(check_names());
+    QUIRE_TRY_STATUS(check_options(options_, device_, table_));
     QUIRE_TRY_STATUS(limits());
     QUIRE_TRY_STATUS(sharing());
     QUIRE_TRY_STATUS(level());
@@ -63,8 +117,6 @@ class Resolver {
   void because(fmt::format_string<T...> format, T&&... values) {
     spec_.trace.push_back(fmt::format(format, std::forward<T>(values)...));
   }
-  Status check_names() const;
-  Status check_backends() const;
   Status limits();
   Status context();
   Status sharing();
@@ -76,65 +128,11 @@ class Resolver {
   const Options& options_;
   const model::ModelSpec& model_;
   const platform::DeviceInfo& device_;
+  const ops::OpsInfo ops_;
   std::span<const attention::Backend> table_;
   DType kv_type_ = DType::bf16;
   EngineSpec spec_;
 };
-
-Status Resolver::check_names() const {
-  if (!one_of(options_.dtype, kDTypeNames))
-    return unknown("compute type", "dtype", options_.dtype, kDTypeNames);
-  if (cpu() && options_.dtype != "auto" && options_.dtype != "f32")
-    return bad_input(fmt::format("the CPU computes in f32, not {}: use --dtype f32", options_.dtype));
-  if (!cpu() && options_.dtype != "auto" && options_.dtype != "bf16")
-    return bad_input(fmt::format(
-        "the GPU's operations of this build compute in bf16, not {}: use --dtype bf16", options_.dtype));
-  if (!one_of(options_.kv_dtype, kKvNames))
-    return unknown("KV type", "kv-dtype", options_.kv_dtype, kKvNames);
-  if (!options_.deterministic.empty() && !one_of(options_.deterministic, kLevelNames))
-    return unknown("determinism level", "deterministic", options_.deterministic, kLevelNames);
-  if (!options_.page_order.empty() && !one_of(options_.page_order, kOrderNames))
-    return unknown("page order", "page-order", options_.page_order, kOrderNames);
-  if (!one_of(options_.load_format, kLoadNames))
-    return unknown("load format", "load-format", options_.load_format, kLoadNames);
-  if (!options_.prefix_cache.empty() && !one_of(options_.prefix_cache, kSwitchNames))
-    return unknown("value", "prefix-cache", options_.prefix_cache, kSwitchNames);
-  if (!options_.cache_eviction.empty() && !one_of(options_.cache_eviction, kv::kEvictionNames))
-    return unknown("order", "cache-eviction", options_.cache_eviction, kv::kEvictionNames);
-  if (!options_.schedule.empty() && !one_of(options_.schedule, scheduler::kPolicyNames))
-    return unknown("policy", "schedule", options_.schedule, scheduler::kPolicyNames);
-  if (!(options_.target_itl_ms >= 0.0) || options_.target_itl_ms > 1e6)
-    return bad_input(
-        fmt::format("target of {} ms between tokens is outside 0 to 1000000: use --target-itl 0 for "
-                    "none",
-                    options_.target_itl_ms));
-  if (options_.kv_memory_bytes < 0)
-    return bad_input(
-        fmt::format("KV memory {} is negative: use --kv-memory auto or a size", options_.kv_memory_bytes));
-  if (!(options_.kv_scale >= 0.0f) || options_.kv_scale > 1e30f)
-    return bad_input(
-        fmt::format("KV scale {} is not a positive finite number: use --kv-scale 1", options_.kv_scale));
-  if (options_.kv_scale > 0.0f && options_.kv_dtype != "fp8_e4m3")
-    return bad_input(
-        fmt::format("--kv-scale is for fp8 KV and this run has KV type {}: leave it out or use "
-                    "--kv-dtype fp8_e4m3",
-                    options_.kv_dtype));
-  return check_backends();
-}
-
-Status Resolver::check_backends() const {
-  std::vector<std::string_view> names;
-  for (const attention::Backend& row : table_) names.push_back(row.name);
-  const auto check = [&](std::string_view flag, std::string_view name) -> Status {
-    if (name.empty() || one_of(name, names)) return {};
-    return unknown("attention backend", flag, name, names);
-  };
-  QUIRE_TRY_STATUS(check("attention-backend", options_.attention_backend));
-  QUIRE_TRY_STATUS(check("prefill-attention-backend", options_.prefill_attention_backend));
-  QUIRE_TRY_STATUS(check("decode-attention-backend", options_.decode_attention_backend));
-  for (const auto& [call, name] : options_.attention) QUIRE_TRY_STATUS(check("attention", name));
-  return {};
-}
 
 Status Resolver::context() {
   const std::int64_t longest = model_.max_context;
@@ -212,6 +210,11 @@ Status Resolver::level() {
     because("determinism {} where rows and ops allow it: the platform's default",
             kLevelNames[static_cast<std::size_t>(spec_.level)]);
   }
+  if (ops_.determinism < spec_.required)
+    return bad_input(
+        fmt::format("the operations of {} are {} and this run asks for {}: use --deterministic {}", ops_.name,
+                    attention::to_string(ops_.determinism), attention::to_string(spec_.required),
+                    attention::to_string(ops_.determinism)));
   // The dense form of a latent prefill merges parts in float32, which is the CPU's compute type only.
   if (!cpu() && model_.latent) {
     spec_.level = Determinism::schedule_invariant;
@@ -294,6 +297,9 @@ Status Resolver::calls() {
           options_.page_order.empty() ? "the platform's default" : "asked for");
   because("attention determinism {}: the least of the rows chosen",
           attention::to_string(spec_.selection.determinism));
+  spec_.determinism = std::min(ops_.determinism, spec_.selection.determinism);
+  because("determinism {}: the least of attention and {} ({})", attention::to_string(spec_.determinism),
+          ops_.name, attention::to_string(ops_.determinism));
   return {};
 }
 
@@ -304,6 +310,12 @@ Result<platform::ThreadPlan> plan_threads(const Options& options, int cores) {
   platform::ThreadPlan plan;
   plan.compute = options.threads > 0 ? options.threads : std::clamp(cores, 1, kMaxThreads);
   return plan;
+}
+
+Status check_options(const Options& options, const platform::DeviceInfo& device,
+                     std::span<const attention::Backend> table) {
+  QUIRE_TRY_STATUS(check_names(options, device.kind == platform::Kind::cpu));
+  return check_backends(options, table);
 }
 
 Result<EngineSpec> resolve(const Options& options, const model::ModelSpec& model,

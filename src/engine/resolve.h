@@ -28,8 +28,9 @@ struct EngineSpec {
   platform::Kind platform = platform::Kind::cpu;
   platform::ThreadPlan threads;
   DType compute = DType::f32;
-  Determinism level = Determinism::none;     // of the formulation: decides the model's attention calls
-  Determinism required = Determinism::none;  // what the user asked for; open() refuses ops below it
+  Determinism level = Determinism::none;        // of the formulation: decides the model's attention calls
+  Determinism required = Determinism::none;     // what the user asked for; rows and ops below it are refused
+  Determinism determinism = Determinism::none;  // of the engine: the least of its calls and its ops
   std::vector<model::KvGroup> groups;
   std::vector<KvFormat> kv_formats;  // per group
   float kv_scale = 1.0f;             // of KvScaleKind::tensor
@@ -54,6 +55,10 @@ struct EngineSpec {
 
 // `cores`: hardware threads this process may use. REQUIRES options.threads is legal or refused here.
 Result<platform::ThreadPlan> plan_threads(const Options& options, int cores);
+
+// The values that can be judged without a model: names of types, levels, policies and rows.
+Status check_options(const Options& options, const platform::DeviceInfo& device,
+                     std::span<const attention::Backend> table);
 
 Result<EngineSpec> resolve(const Options& options, const model::ModelSpec& model,
                            const platform::DeviceInfo& device, std::span<const attention::Backend> table);

@@ -252,5 +252,30 @@ TEST(Resolve, AGpuComputesInBf16WithMoreSequences) {
   EXPECT_NE(refused.error().message.find("use --dtype bf16"), std::string::npos) << refused.error().message;
 }
 
+// The rows of the table used here are all schedule_invariant; a GPU's operations are not.
+TEST(Resolve, TheEnginesLevelIsTheLeastOfRowsAndOperations) {
+  const auto cpu = resolve_llama({});
+  ASSERT_TRUE(cpu.ok()) << cpu.error().message;
+  EXPECT_EQ(cpu->determinism, Determinism::schedule_invariant);
+  Options options;
+  for (const std::string_view level : {"", "none", "run_to_run"}) {
+    options.deterministic = level;
+    const auto gpu = resolve_on_gpu(options);
+    ASSERT_TRUE(gpu.ok()) << level << ": " << gpu.error().message;
+    EXPECT_EQ(gpu->selection.determinism, Determinism::schedule_invariant) << level;
+    EXPECT_EQ(gpu->determinism, Determinism::run_to_run) << level;
+    EXPECT_TRUE(traced(*gpu, "determinism run_to_run: the least of attention and cuda (sm_90) (run_to_run)"));
+  }
+  for (const std::string_view level : {"batch_invariant", "schedule_invariant"}) {
+    options.deterministic = level;
+    const auto refused = resolve_on_gpu(options);
+    ASSERT_FALSE(refused.ok()) << level;
+    EXPECT_EQ(refused.error().code, Code::bad_input);
+    EXPECT_EQ(refused.error().message,
+              "the operations of cuda (sm_90) are run_to_run and this run asks for " + std::string(level) +
+                  ": use --deterministic run_to_run");
+  }
+}
+
 }  // namespace
 }  // namespace quire::engine

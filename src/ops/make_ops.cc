@@ -9,4 +9,9 @@ std::unique_ptr<Ops> make_ops(platform::Device& device) {
   return cpu::make_cpu_ops();
 }
 
+OpsInfo ops_info(const platform::DeviceInfo& device) {
+  if (device.kind == platform::Kind::cuda) return {cuda::ops_name(device.arch), cuda::kDeterminism};
+  return {cpu::ops_name(platform::cpu::isa()), cpu::kDeterminism};
+}
+
 }  // namespace quire::ops

@@ -397,6 +397,13 @@ class Ops {
 // The implementation of the device's platform.
 std::unique_ptr<Ops> make_ops(platform::Device& device);
 
+// What make_ops gives for such a device, known without it and in every build.
+struct OpsInfo {
+  std::string name;
+  Determinism determinism;
+};
+OpsInfo ops_info(const platform::DeviceInfo& device);
+
 }  // namespace quire::ops
 
 #include "ops/page_pieces.h"  // Ops::page_copy

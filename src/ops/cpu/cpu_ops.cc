@@ -10,8 +10,11 @@
 
 namespace quire::ops::cpu {
 
-CpuOps::CpuOps(platform::cpu::Isa isa)
-    : name_(fmt::format("cpu ({})", platform::cpu::to_string(isa))), products_(isa), math_(row_math(isa)) {}
+std::string ops_name(platform::cpu::Isa isa) {
+  return fmt::format("cpu ({})", platform::cpu::to_string(isa));
+}
+
+CpuOps::CpuOps(platform::cpu::Isa isa) : name_(ops_name(isa)), products_(isa), math_(row_math(isa)) {}
 
 std::int64_t CpuOps::workspace_bytes(const OpsLimits& limits) const {
   // linear: the targets of one call may want every rounded kind once; together they are under 8 bytes an

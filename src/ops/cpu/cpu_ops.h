@@ -12,11 +12,15 @@
 
 namespace quire::ops::cpu {
 
+inline constexpr Determinism kDeterminism = Determinism::schedule_invariant;
+
+std::string ops_name(platform::cpu::Isa isa);
+
 class CpuOps final : public Ops {
  public:
   explicit CpuOps(platform::cpu::Isa isa);
   std::string_view name() const override { return name_; }
-  Determinism determinism() const override { return Determinism::schedule_invariant; }
+  Determinism determinism() const override { return kDeterminism; }
   std::span<const LinearFormat> linear_formats() const override { return products_.formats(); }
   std::int64_t workspace_bytes(const OpsLimits& limits) const override;
   void set_workspace(void* data, std::int64_t bytes, const OpsLimits& limits) override;

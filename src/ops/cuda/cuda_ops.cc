@@ -3,14 +3,13 @@
 #include <fmt/core.h>
 
 #include "base/check.h"
-#include "ops/cuda_entry.h"
 #include "platform/cuda/stream.h"
 
 namespace quire::ops::cuda {
 
 CudaOps::CudaOps(platform::Device& device)
     : arch_(device.info().arch), multiprocessors_(device.info().cores) {
-  name_ = fmt::format("cuda (sm_{})", arch_);
+  name_ = ops_name(arch_);
   if (!blas_.missing().empty()) name_ += ", without cuBLASLt: " + blas_.missing();
 }
 

@@ -14,6 +14,7 @@
 #include "ops/cuda/blas.h"
 #include "ops/cuda/round_rows.h"
 #include "ops/cuda/workspace.h"
+#include "ops/cuda_entry.h"
 #include "ops/ops.h"
 
 namespace quire::ops::cuda {
@@ -22,7 +23,7 @@ class CudaOps final : public Ops {
  public:
   explicit CudaOps(platform::Device& device);
   std::string_view name() const override { return name_; }
-  Determinism determinism() const override { return Determinism::run_to_run; }
+  Determinism determinism() const override { return kDeterminism; }
   std::span<const LinearFormat> linear_formats() const override;
   std::int64_t workspace_bytes(const OpsLimits& limits) const override;
   void set_workspace(void* data, std::int64_t bytes, const OpsLimits& limits) override;
