@@ -130,8 +130,9 @@ class Json(unittest.TestCase):
         self.assertEqual(code, 2, err)
         self.assertTrue(err.rstrip().endswith("--requests 1048576 or less"), err)
         self.assertEqual(quire(*load, "--requests", 3, "--max-waiting", 3)[0], 0)
-        code, _, err = quire("bench", "scheduler", "--running", 1, "--waiting", 5, "--context", 20, "--steps", 50)
-        self.assertEqual(code, 0, err)
+        for running, waiting, context, steps in ((1, 5, 20, 50), (16, 0, 100000, 2)):
+            code, _, err = quire("bench", "scheduler", "--running", running, "--waiting", waiting, "--context", context, "--steps", steps)
+            self.assertEqual(code, 0, err)
 
     def test_run_prompts_is_a_batch_with_indices_and_the_same_answers(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
@@ -404,6 +405,25 @@ class Refusals(unittest.TestCase):
         for device in ("sm95", "sm", "sm9", "sm1000", "smx"):
             self.refused(2, f"--device {device} .*sm80, sm86, sm89, sm90, sm100, sm103, sm120", "backends", "--device", device)
 
+    def test_lists_of_numbers_have_ranges(self):
+        for wrong in ("0", "-1", "257", "", "16,0", "x", "1.5"):
+            self.refused(2, "--page-sizes: .*(1 to 256|not a whole number)", "bench", "pages", "--page-sizes", wrong, "--traffic",
+                         "mix:requests=5")
+            self.refused(2, "--batch: .*(1 to 1024|not a whole number)", "bench", "step", model("llama"), "--batch",
+                         wrong.replace("257", "1025"))
+        self.refused(2, "--chunk: 65537 is outside 1 to 65536", "bench", "step", model("llama"), "--chunk", 65537)
+        self.refused(2, "--context: 1 is outside 2", "bench", "step", model("llama"), "--context", 1)
+
+    def test_a_load_on_a_server_has_numbers(self):
+        for port in ("99999", "0", "65536", "+80", "-1", ""):
+            self.refused(2, "1 to 65535|http://HOST:PORT", "bench", "serve", "--url", f"http://127.0.0.1:{port}")
+        for flag in ("--rate", "--timeout", "--temperature", "--ttft-p99", "--itl-p99"):
+            for wrong in ("nan", "inf", "-1", "1e-300" if flag != "--temperature" else "-1e-300", "", "x"):
+                self.refused(2, f"{flag}: .*(outside|not a number)", "bench", "serve", flag, wrong)
+        for flag in ("--rate", "--ttft-p99", "--itl-p99"):
+            self.refused(2, f"{flag}: 0 is outside", "bench", "serve", flag, 0)
+        self.refused(2, "--clients.*--rate", "bench", "serve", "--clients", 5, "--rate", 3)
+
     def test_options_that_a_command_would_ignore(self):
         self.refused(2, "--max-running", "bench", "device", "--max-running", 2)
         self.refused(2, "--dtype", "bench", "attention", "--dtype", "f32")
@@ -579,6 +599,11 @@ class Refusals(unittest.TestCase):
             self.assertIn(code, (0, 3, 127), err)  # 127: the program itself does not fit
             codes.add(code)
         self.assertIn(3, codes)
+
+    def test_verify_without_the_address_space_for_far_pages(self):
+        code, err = self.limited("ulimit -v 6000000", "verify", "--backend", "cpu")
+        self.assertEqual(code, 3, err)
+        self.assertRegex(err, r"[\d.]+ GiB of address space .*ulimit -v unlimited.*pages far")
 
     def test_memory_advice_names_flags_that_exist(self):
         code, err = self.limited("ulimit -v 4000000", "bench", "scheduler", "--running", 65536)

@@ -14,6 +14,7 @@
 #include "cli/log.h"
 #include "cli/scheduling.h"
 #include "engine/bench_step.h"
+#include "engine/limits.h"
 #include "engine/parts.h"
 #include "platform/links.h"
 #include "platform/platform.h"
@@ -232,18 +233,20 @@ std::vector<Command> make_bench(CLI::App& root) {
              "heads=32/8,dim=128,batch=1,ctx=8192,q=1 (dim=192/128, dim=576/512 is latent; shared=N: the "
              "sequences "
              "have N keys in common; prefix=N: and the row is told so); may repeat")
-      .list("--page-sizes", &of_attention->page_sizes, "one or more page sizes: 1,16,64")
+      .list("--page-sizes", &of_attention->page_sizes, 1, attention::kMaxPageSize,
+            "one or more page sizes: 1,16,64")
       .file("--plot", &of_attention->plot, "write the figures as a chart to this file")
       .json(&of_attention->json);
   constexpr std::string_view kAttention[] = {"device", "threads", "page-size", "kv-dtype"};
   add_engine_settings(*of_attention->settings, &of_attention->options, kAttention);
 
   auto of_step = std::make_shared<StepFlags>();
+  constexpr int kMostContext = 1 << 30;
   Flags step_command(group.app(), "step", "decode steps of a model at given batches and contexts");
   step_command.need("MODEL", &of_step->model, "a Hugging Face folder or a .gguf file")
-      .list("--batch", &of_step->batches, "batch sizes: 1,8")
-      .list("--context", &of_step->contexts, "contexts in tokens: 128,4096")
-      .list("--chunk", &of_step->chunks,
+      .list("--batch", &of_step->batches, 1, engine::kMaxRunning, "batch sizes: 1,8")
+      .list("--context", &of_step->contexts, 2, kMostContext, "contexts in tokens: 128,4096")
+      .list("--chunk", &of_step->chunks, 1, engine::kMaxChunkTokens,
             "time prompt chunks too: 64,256,512 tokens, behind contexts rounded to the largest")
       .number("--steps", &of_step->steps, 1, 4096, "steps measured; the median is reported")
       .file("--plot", &of_step->plot, "write the figures as a chart to this file")

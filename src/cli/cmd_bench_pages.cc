@@ -156,7 +156,8 @@ Command make_bench_pages(CLI::App& group) {
   auto flags = std::make_shared<PagesFlags>();
   Flags command(group, "pages",
                 "page sizes side by side: table bytes, kernel time, tokens found in the prefix cache");
-  command.list("--page-sizes", &flags->page_sizes, "page sizes; default 1,16,64,256")
+  command
+      .list("--page-sizes", &flags->page_sizes, 1, attention::kMaxPageSize, "page sizes; default 1,16,64,256")
       .text("--backend", &flags->backend, "a row, or all (but the oracle)")
       .text("--shape", &flags->shape,
             "as of bench attention; default heads=32/8,dim=128,batch=16,ctx=8192,q=1")

@@ -21,11 +21,16 @@ struct ServeLoadFlags {
   std::string plot;
   double ttft_p99_ms = 0.0;
   double itl_p99_ms = 0.0;
+  bool clients_given = false;
   bool may_end = false;  // --stop-at-end
   bool json = false;
 };
 
 Status serve_load(ServeLoadFlags flags) {
+  if (flags.clients_given && flags.load.rate > 0.0)
+    return bad_input(
+        "--clients is of the closed loop and --rate of the open one, in which requests begin at their own "
+        "times: give one of them");
   QUIRE_TRY_STATUS(check_writable("--save", flags.save));
   QUIRE_TRY_STATUS(check_writable("--plot", flags.plot));
   server::bench::BenchServeRequest& load = flags.load;
@@ -69,6 +74,7 @@ Command make_bench_serve(CLI::App& group) {
   auto flags = std::make_shared<ServeLoadFlags>();
   server::bench::BenchServeRequest& load = flags->load;
   constexpr int kMost = 1 << 24;
+  constexpr double kLeastLimit = 1e-3;  // ms: less than any clock here tells
   Flags command(
       group, "serve",
       "a load on a server with OpenAI's API, and its times; exit code 1 when a request fails or a limit "
@@ -81,8 +87,10 @@ Command make_bench_serve(CLI::App& group) {
             "a JSON object a line: \"prompt\" or \"messages\", and any field of the API; else random "
             "words")
       .number("--requests", &load.requests, 0, kMost, "requests; 0: each line of --prompts once, or 64")
-      .number("--clients", &load.clients, 1, 4096, "closed loop: requests under way at any time")
-      .number("--rate", &load.rate, 0.0, 1e6, "open loop: so many requests a second, at random times")
+      .number("--clients", &load.clients, 1, 4096, "closed loop: requests under way at any time",
+              &flags->clients_given)
+      .number("--rate", &load.rate, 1e-4, 1e6,
+              "open loop: so many requests a second, at random times; all within a day")
       .number("--prefixes", &load.synthetic.prefixes, 1, kMost, "random words: different shared beginnings")
       .number("--prefix", &load.synthetic.prefix_words, 0, kMost, "words (about tokens) of each")
       .number("--prompt", &load.synthetic.own_words, 1, kMost, "words of each request behind it")
@@ -92,8 +100,9 @@ Command make_bench_serve(CLI::App& group) {
       .number("--seed", &load.synthetic.seed, "of the words and times")
       .number("--warmup", &load.warmup, 0, kMost, "requests before, with other words, that are not measured")
       .number("--timeout", &load.timeout_s, 0.1, 1e6, "seconds for one request")
-      .number("--ttft-p99", &flags->ttft_p99_ms, 0.0, 1e9, "limit in milliseconds: p99 of the first token")
-      .number("--itl-p99", &flags->itl_p99_ms, 0.0, 1e9, "limit in milliseconds: p99 between tokens")
+      .number("--ttft-p99", &flags->ttft_p99_ms, kLeastLimit, 1e9,
+              "limit in milliseconds: p99 of the first token")
+      .number("--itl-p99", &flags->itl_p99_ms, kLeastLimit, 1e9, "limit in milliseconds: p99 between tokens")
       .file("--save", &flags->save, "the figures and every request, as JSON")
       .file("--plot", &flags->plot, "a picture, as SVG")
       .json(&flags->json);

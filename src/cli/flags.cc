@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/text.h"
 #include "cli/settings.h"
 
 namespace quire::cli {
@@ -40,11 +41,12 @@ Flags& Flags::on(const char* name, bool* target, const char* help) {
 
 Flags& Flags::json(bool* target, const char* help) { return on("--json", target, help); }
 
-Flags& Flags::number(const char* name, int* target, int low, int high, const char* help) {
-  app_->add_option(name, *target, help)
-      ->check(CLI::Range(low, high).description(""))
-      ->type_name(fmt::format("{}..{}", low, high))
-      ->capture_default_str();
+Flags& Flags::number(const char* name, int* target, int low, int high, const char* help, bool* given) {
+  CLI::Option* option = app_->add_option(name, *target, help)
+                            ->check(CLI::Range(low, high).description(""))
+                            ->type_name(fmt::format("{}..{}", low, high))
+                            ->capture_default_str();
+  if (given != nullptr) option->each([given](const std::string&) { *given = true; });
   return *this;
 }
 
@@ -61,14 +63,27 @@ Flags& Flags::number(const char* name, std::uint64_t* target, const char* help) 
 }
 
 Flags& Flags::number(const char* name, double* target, double low, double high, const char* help) {
-  CLI::Option* option =
-      app_->add_option(name, *target, help)->check(CLI::Range(low, high).description(""))->type_name("X");
+  // CLI::Range takes nan, which no comparison tells.
+  const auto within = [low, high](const std::string& value) {
+    double number = 0.0;
+    if (!parse_number(value, &number)) return fmt::format("'{}' is not a number", value);
+    if (number >= low && number <= high) return std::string();
+    return fmt::format("{} is outside {} to {}", value, low, high);
+  };
+  CLI::Option* option = app_->add_option(name, *target, help)->check(within)->type_name("X");
   if (*target != 0.0) option->capture_default_str();
   return *this;
 }
 
-Flags& Flags::list(const char* name, std::vector<int>* target, const char* help) {
-  app_->add_option(name, *target, help)->delimiter(',')->type_name("N");
+Flags& Flags::list(const char* name, std::vector<int>* target, int low, int high, const char* help) {
+  // Its own parsing of the text: CLI11 takes an empty one for 0.
+  const auto within = [low, high](const std::string& value) {
+    int number = 0;
+    if (!parse_number(value, &number)) return fmt::format("'{}' is not a whole number", value);
+    if (number >= low && number <= high) return std::string();
+    return fmt::format("{} is outside {} to {}", value, low, high);
+  };
+  app_->add_option(name, *target, help)->check(within)->delimiter(',')->type_name("N");
   return *this;
 }
 

@@ -28,11 +28,12 @@ class Flags {
   Flags& file(const char* name, std::string* target, const char* help, bool* given = nullptr);  // a path
   Flags& on(const char* name, bool* target, const char* help);  // a switch without a value
   Flags& json(bool* target, const char* help = "print one JSON object");
-  // low..high.
-  Flags& number(const char* name, int* target, int low, int high, const char* help);
+  // low..high. `given`: set when it is.
+  Flags& number(const char* name, int* target, int low, int high, const char* help, bool* given = nullptr);
   Flags& number(const char* name, std::uint64_t* target, const char* help);
   Flags& number(const char* name, double* target, double low, double high, const char* help);
-  Flags& list(const char* name, std::vector<int>* target, const char* help);           // 1,2,3
+  // 1,2,3, each in low..high.
+  Flags& list(const char* name, std::vector<int>* target, int low, int high, const char* help);
   Flags& texts(const char* name, std::vector<std::string>* target, const char* help);  // may repeat
   // A command that only groups others: one of them must be named.
   Flags& group();

@@ -27,6 +27,8 @@ namespace quire::simulate {
 
 namespace {
 
+constexpr std::int32_t kChunkTokens = 8192;
+
 Status check(const BenchSchedulerRequest& request) {
   const auto within = [](const char* what, std::int64_t value, std::int64_t low,
                          std::int64_t high) -> Status {
@@ -57,7 +59,7 @@ class Bench {
     // Those that run end only when told to.
     for (std::int32_t i = 0; i < request_.running; ++i) QUIRE_TRY_STATUS(submit());
     flying_ = scheduler_->plan();
-    while (flying_->decode_rows < request_.running) step(0);
+    while (planned().decode_rows < request_.running) step(0);
     for (std::int32_t i = 0; i < request_.waiting; ++i) QUIRE_TRY_STATUS(submit());
     BenchSchedulerReport report;
     report.steady = measure(0);
@@ -70,8 +72,17 @@ class Bench {
   }
 
  private:
+  // The first sequence decodes while the prompts of all others are computed, and still runs in the last step.
   std::int32_t tokens_each() const {
-    return request_.context + 4 * request_.steps + 4 * request_.running + 64;
+    const std::int64_t filling = std::int64_t{request_.running} * request_.context / kChunkTokens;
+    return request_.context + static_cast<std::int32_t>(filling) + 4 * request_.steps + 4 * request_.running +
+           64;
+  }
+
+  const scheduler::StepPlan& planned() const {
+    QUIRE_CHECK(flying_ != nullptr, "no step can be made, {} run and {} wait", scheduler_->running(),
+                scheduler_->waiting());
+    return *flying_;
   }
 
   Status make_scheduler() {
@@ -85,7 +96,8 @@ class Bench {
     QUIRE_TRY(pool, kv::PagePool::create(std::move(config)));
     pool_ = std::move(pool);
     const std::int32_t most_waiting = request_.running + request_.waiting + request_.steps;
-    scheduler::SchedulerConfig limits{request_.running, 8192, tokens_each(), std::max(1, most_waiting)};
+    scheduler::SchedulerConfig limits{request_.running, kChunkTokens, tokens_each(),
+                                      std::max(1, most_waiting)};
     limits.policy = request_.policy;
     QUIRE_TRY(scheduler, scheduler::Scheduler::create(limits, *pool_));
     scheduler_ = std::move(scheduler);
@@ -112,9 +124,8 @@ class Bench {
 
   // One step; the first `ends` of its rows that yield a token end their sequences.
   double step(int ends) {
-    QUIRE_CHECK(flying_ != nullptr, "no step can be made, {} wait", scheduler_->waiting());
     results_.clear();
-    for (const scheduler::PlanRow& row : flying_->rows) {
+    for (const scheduler::PlanRow& row : planned().rows) {
       const bool ended =
           row.kind == scheduler::RowKind::decode && scheduler_->is_live(row.sequence) && ends > 0;
       ends -= ended ? 1 : 0;

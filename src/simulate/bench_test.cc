@@ -25,6 +25,19 @@ TEST(BenchScheduler, FewRunningTurnOver) {
   }
 }
 
+// The prompts take many more steps to compute than are measured: who decodes first must outlast them.
+TEST(BenchScheduler, LongPromptsAreAllThereBeforeTheFirstEnds) {
+  BenchSchedulerRequest request;
+  request.running = 8;
+  request.waiting = 0;
+  request.context = 1 << 17;
+  request.page_tokens = 256;
+  request.steps = 2;
+  const Result<BenchSchedulerReport> report = bench_scheduler(request);
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_GT(report->steady.us, 0.0);
+}
+
 TEST(BenchScheduler, RefusesWhatIsOutside) {
   BenchSchedulerRequest request;
   request.running = 0;

@@ -29,10 +29,11 @@ class RowRun {
         judge_(row, fault, machine),
         seconds_(seconds) {}
 
-  RowReport run() {
+  Result<RowReport> run() {
     report_.name = row_.name;
     start_ = Clock::now();
-    for (int box = 0; box < static_cast<int>(row_.caps.boxes.size()) && !enough(); ++box) run_box(box);
+    for (int box = 0; box < static_cast<int>(row_.caps.boxes.size()) && !enough(); ++box)
+      QUIRE_TRY_STATUS(run_box(box));
     if (fault_ == nullptr && options_.share == 1) check_refusals();
     report_.cases = report_.passed + report_.failed + report_.skipped;
     report_.seconds = seconds_since(start_);
@@ -64,13 +65,15 @@ class RowRun {
   // Cases go round the shares, so that each has some of every box.
   bool is_mine(int number) const { return number % options_.shares == options_.share - 1; }
 
-  bool run_case(const Case& c, int number) {
+  // Whether it passed.
+  Result<bool> run_case(const Case& c, int number) {
     const std::string name = name_of(c);
     if (auto reason = supports(row_, c.problem)) {
       count(name, {fmt::format("refused although a box holds it: {}", reason->text), {}});
       return false;
     }
     const Logical logical = make_logical(c);
+    QUIRE_TRY_STATUS(judge_.check_room(logical));
     Finding finding = judge_.accuracy(logical);
     const bool merge_turn = fault_ != nullptr || number % 4 == 0;
     if (finding.ok()) finding.join(judge_.invariance(logical));
@@ -79,14 +82,14 @@ class RowRun {
     return finding.ok();
   }
 
-  void run_box(int box) {
+  Status run_box(int box) {
     const platform::DeviceInfo& device = machine_.places[0].device->info();
     const int extra = options_.seconds > 0 ? 2000 : kExtraCases;
     Sweep sweep = make_sweep(row_, box, options_.seed, extra);
     const int covering = static_cast<int>(sweep.cases.size()) - extra;
     if (!box_is_here(row_.caps.boxes[static_cast<std::size_t>(box)], device)) {
       for (int i = 0; i < covering; ++i) report_.skipped += is_mine(i) ? 1 : 0;
-      return;
+      return {};
     }
     std::vector<std::vector<int>> proven;  // passing cases per axis and value
     for (const Axis& axis : sweep.axes) proven.emplace_back(axis.values.size());
@@ -101,10 +104,12 @@ class RowRun {
         ++report_.skipped;
         continue;
       }
-      if (!run_case(c, i)) continue;
+      QUIRE_TRY(passed, run_case(c, i));
+      if (!passed) continue;
       for (std::size_t a = 0; a < proven.size(); ++a) ++proven[a][c.values[a]];
     }
     if (fault_ == nullptr && options_.shares == 1) check_claims(box, sweep, proven);
+    return {};
   }
 
   // A claim without a passing case is a failure.
@@ -182,7 +187,8 @@ Result<VerifyReport> verify(std::span<const Backend> table, const VerifyOptions&
   int judged = 0;
   for (const Backend* row : rows) {
     const double seconds = static_cast<double>(options.seconds) / static_cast<double>(rows.size());
-    report.rows.push_back(RowRun(*row, options, fault, machine, seconds).run());
+    QUIRE_TRY(done, RowRun(*row, options, fault, machine, seconds).run());
+    report.rows.push_back(std::move(done));
     const RowReport& last = report.rows.back();
     if (options.shares > 1 && last.cases == 0)
       return bad_input(fmt::format("share {} of {} has no case of {}: give fewer shares", options.share,

@@ -50,7 +50,8 @@ inline constexpr int kMostFailures = 20;
 
 // bad_input for an unknown row or fault (the message lists those there are), for a fault that no row asked
 // for can show, for a share that is none, has no case of a row,
-// or is to show a fault.
+// or is to show a fault. no_resources where a case does not fit in the address space (Judge::check_room): a
+// row is not passed by what was left out.
 Result<VerifyReport> verify(std::span<const attention::Backend> table, const VerifyOptions& options);
 
 }  // namespace quire::conformance

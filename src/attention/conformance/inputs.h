@@ -76,6 +76,9 @@ struct Placement {
 // An address range of its own, zero until written, given back at the end.
 class Reserved {
  public:
+  // Whether the system would give this process so much.
+  static bool possible(std::int64_t bytes);
+  // REQUIRES that it does.
   explicit Reserved(std::int64_t bytes);
   ~Reserved();
   Reserved(const Reserved&) = delete;
@@ -104,7 +107,11 @@ class Guarded {
 
 class Placed {
  public:
+  // REQUIRES an address range of arena_bytes(): see Reserved.
   Placed(const Logical& logical, const Placement& placement);
+  // What the paged cache takes of the address space, nearly all of it never touched; 0 for a dense one, which
+  // is small.
+  static std::int64_t arena_bytes(const Logical& logical, const Placement& placement);
   const attention::Problem& problem() const { return problem_; }
   const attention::StepShape& shape() const { return shape_; }
   const attention::Args& args() const { return args_; }  // out and lse are this object's
@@ -135,11 +142,6 @@ class Placed {
  private:
   void place_step(const Logical& l);
   void place_rows(const Logical& l);
-  struct PageRange {  // ids that may be handed out
-    std::int64_t first = 1;
-    std::int64_t total = 0;
-  };
-  PageRange make_arena(const Logical& l, const Placement& p);
   void poison_page(std::int64_t page);
   void place_paged(const Logical& l, const Placement& p);
   void place_dense(const Logical& l, const Placement& p);

@@ -229,6 +229,20 @@ std::string Judge::run(Placed& placed, int place, How how) {
   return stray != nullptr ? stray : "";
 }
 
+Status Judge::check_room(const Logical& l) const {
+  constexpr std::int64_t kAtOnce = 3;                        // the parts of a merge; two runs and a third
+  constexpr std::int64_t kBeside = std::int64_t{256} << 20;  // rows, tables, other page sizes
+  const std::int64_t bytes = kAtOnce * Placed::arena_bytes(l, placement_of(l.origin)) + kBeside;
+  if (Reserved::possible(bytes)) return {};
+  return no_resources(fmt::format(
+      "{:.1f} GiB of address space (next to no memory) are needed at a time and the system refuses them: "
+      "lift "
+      "this process's limit (ulimit -v unlimited), or allow overcommitting where sysctl vm.overcommit_memory "
+      "is "
+      "2; the case is {}",
+      static_cast<double>(bytes) / static_cast<double>(std::int64_t{1} << 30), name_of(l.origin)));
+}
+
 Finding Judge::accuracy(const Logical& l) {
   Placed placed(l, placement_of(l.origin));
   Finding finding;

@@ -46,6 +46,9 @@ class Judge {
   Judge(const attention::Backend& row, const Fault* fault, Machine& machine)
       : row_(row), fault_(fault), machine_(machine) {}
 
+  // no_resources where this process cannot have the address ranges that the checks below lay the case out in:
+  // a case of far pages takes up to 48 GiB, several at a time. The others REQUIRE it.
+  Status check_room(const Logical& l) const;
   // The result against the oracle, stray writes, workspace, NaN.
   Finding accuracy(const Logical& l);
   // Bits, as far as the row's determinism level claims: again, alone, other pages, other thread counts,

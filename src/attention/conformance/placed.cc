@@ -65,11 +65,63 @@ std::vector<bool> live_pages(const Logical& l, const Sequence& s, int page_size)
   return live;
 }
 
+struct PageRange {  // ids that may be handed out
+  std::int64_t first = 1;
+  std::int64_t total = 0;
+};
+
+// Where the cache of one placement lies: its layers, the page ids to draw from, and the bytes over all.
+struct ArenaPlan {
+  PageRange range;
+  KvLayout layout;
+  std::int64_t bytes = 0;
+};
+
+ArenaPlan plan_arena(const Logical& l, const Placement& p) {
+  std::int64_t needed = 1;
+  for (const Sequence& s : l.sequences) needed += ceil_div(s.kv_len, p.page_size);
+  const attention::Problem& problem = l.problem;
+  const bool latent = l.has(attention::kLatent);
+  // A small first layer, so that the tested one does not start at the page's first byte.
+  const std::vector<KvLayerShape> layers = {
+      {.kv_heads = 1, .qk_dim = 8, .v_dim = 8, .latent = latent},
+      {.kv_heads = problem.kv_heads, .qk_dim = problem.qk_dim, .v_dim = problem.v_dim, .latent = latent}};
+  const auto make = [&](std::int64_t pages) {
+    auto layout = make_kv_layout(layers, problem.kv, p.page_size, p.order, pages);
+    QUIRE_CHECK(layout.ok(), "{}", layout.error().message);
+    return std::move(*layout);
+  };
+  PageRange range{1, needed * 3 + 8};
+  if (p.pages == Pages::far) {
+    constexpr std::int64_t kFarBytes = std::int64_t{5} << 30;
+    constexpr std::int64_t kMostBytes = std::int64_t{48} << 30;
+    const std::int64_t page_bytes = make(1).page_stride();
+    range.total = std::min(std::max<std::int64_t>(70'000, kFarBytes / page_bytes), kMostBytes / page_bytes);
+    range.first = range.total * 4 / 5;
+    if (range.total > 66'000 + needed) range.first = std::max<std::int64_t>(65'537, range.first);
+    range.total = std::max(range.total, range.first + needed * 2);
+  }
+  KvLayout layout = make(range.total);
+  const std::int64_t bytes = (layout.page_stride() + 64) * range.total + 4096;
+  return {range, std::move(layout), bytes};
+}
+
+void* map_range(std::int64_t bytes) {
+  return mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
 }  // namespace
 
+bool Reserved::possible(std::int64_t bytes) {
+  void* at = map_range(bytes);
+  if (at == MAP_FAILED) return false;
+  munmap(at, static_cast<std::size_t>(bytes));
+  return true;
+}
+
 Reserved::Reserved(std::int64_t bytes) : bytes_(bytes) {
-  void* at = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* at = map_range(bytes);
   QUIRE_CHECK(at != MAP_FAILED, "no address range of {} bytes", bytes);
   data_ = static_cast<char*>(at);
 }
@@ -188,34 +240,8 @@ void Placed::write_key(const Logical& l, const Sequence& s, int key, std::int64_
   }
 }
 
-Placed::PageRange Placed::make_arena(const Logical& l, const Placement& p) {
-  std::int64_t needed = 1;
-  for (const Sequence& s : l.sequences) needed += ceil_div(s.kv_len, p.page_size);
-  const bool latent = l.has(attention::kLatent);
-  // A small first layer, so that the tested one does not start at the page's first byte.
-  const std::vector<KvLayerShape> layers = {
-      {.kv_heads = 1, .qk_dim = 8, .v_dim = 8, .latent = latent},
-      {.kv_heads = problem_.kv_heads, .qk_dim = problem_.qk_dim, .v_dim = problem_.v_dim, .latent = latent}};
-  const auto make = [&](std::int64_t pages) {
-    auto layout = make_kv_layout(layers, problem_.kv, p.page_size, p.order, pages);
-    QUIRE_CHECK(layout.ok(), "{}", layout.error().message);
-    return std::move(*layout);
-  };
-  PageRange range{1, needed * 3 + 8};
-  if (p.pages == Pages::far) {
-    constexpr std::int64_t kFarBytes = std::int64_t{5} << 30;
-    constexpr std::int64_t kMostBytes = std::int64_t{48} << 30;
-    const std::int64_t page_bytes = make(1).page_stride();
-    range.total = std::min(std::max<std::int64_t>(70'000, kFarBytes / page_bytes), kMostBytes / page_bytes);
-    range.first = range.total * 4 / 5;
-    if (range.total > 66'000 + needed) range.first = std::max<std::int64_t>(65'537, range.first);
-    range.total = std::max(range.total, range.first + needed * 2);
-  }
-  const KvLayout layout = make(range.total);
-  page_stride_ = layout.page_stride();
-  arena_ = std::make_unique<Reserved>((page_stride_ + 64) * range.total + 4096);
-  args_.kv = layout.view(arena_->data(), 1, data_or_null(k_scale_), data_or_null(v_scale_));
-  return range;
+std::int64_t Placed::arena_bytes(const Logical& logical, const Placement& placement) {
+  return logical.problem.source == attention::KvSource::paged ? plan_arena(logical, placement).bytes : 0;
 }
 
 void Placed::poison_page(std::int64_t page) {
@@ -236,9 +262,12 @@ void Placed::poison_page(std::int64_t page) {
 }
 
 void Placed::place_paged(const Logical& l, const Placement& p) {
-  const PageRange range = make_arena(l, p);
+  const ArenaPlan plan = plan_arena(l, p);
+  page_stride_ = plan.layout.page_stride();
+  arena_ = std::make_unique<Reserved>(plan.bytes);
+  args_.kv = plan.layout.view(arena_->data(), 1, data_or_null(k_scale_), data_or_null(v_scale_));
   poison_page(0);
-  PageIds ids(p.pages, range.first, range.total, p.seed);
+  PageIds ids(p.pages, plan.range.first, plan.range.total, p.seed);
   shape_.table_stride = ceil_div(shape_.max_kv, p.page_size) + 2;
   table_.assign(static_cast<std::size_t>(shape_.table_stride * std::max(1, shape_.batch)), kNoPage);
   std::vector<std::uint32_t> first_ids;  // of sequence 0

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -13,7 +14,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr int kRequests = 64;
-constexpr int kMostConnections = 4096;  // of an open loop
+constexpr int kMostConnections = 4096;    // of an open loop
+constexpr double kMostSeconds = 86400.0;  // of an open loop's arrivals
 
 // What the server calls its model.
 Result<std::string> first_model(const Target& target, double timeout_s) {
@@ -36,6 +38,21 @@ Result<std::vector<Job>> jobs_of(const BenchServeRequest& request) {
   Synthetic synthetic = request.synthetic;
   synthetic.requests = request.requests > 0 ? request.requests : kRequests;
   return synthetic_jobs(synthetic, request.wording);
+}
+
+// A run that ends: an open loop takes as long as its arrivals.
+Status check_rate(double rate, std::size_t requests) {
+  const double all = static_cast<double>(requests);
+  if (all / rate <= kMostSeconds) return {};
+  // Rounded up at the digits that are shown, so that the rate named is legal.
+  const double least = std::ceil(all / kMostSeconds * 1e6) / 1e6;
+  return bad_input(fmt::format(
+      "{} requests at {} a second would come over {:.1f} days, and 1 is the most: use --rate {:.6f} "
+      "or more{}",
+      requests, rate, all / rate / kMostSeconds, least,
+      rate * kMostSeconds >= 1.0 ? fmt::format(", or --requests {} or fewer",
+                                               static_cast<std::int64_t>(std::floor(rate * kMostSeconds)))
+                                 : ""));
 }
 
 Status warm_up(const Target& target, const BenchServeRequest& request) {
@@ -84,6 +101,7 @@ Result<BenchServeResult> bench_serve(BenchServeRequest request,
     request.wording.model = model;
   }
   QUIRE_TRY(jobs, jobs_of(request));
+  if (request.rate > 0.0) QUIRE_TRY_STATUS(check_rate(request.rate, jobs.size()));
   if (request.warmup > 0) QUIRE_TRY_STATUS(warm_up(target, request));
   LoadPlan plan{.clients = request.clients, .timeout_s = request.timeout_s};
   if (request.rate > 0.0) {

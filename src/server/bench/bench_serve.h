@@ -20,7 +20,7 @@ struct BenchServeRequest {
   Wording wording;           // an empty model: the first that the server lists
   Synthetic synthetic;       // its `requests` is not used
   int clients = 8;           // closed loop
-  double rate = 0.0;         // over 0: open loop, requests a second
+  double rate = 0.0;         // over 0: open loop, requests a second; all of them within a day
   int warmup = 0;            // requests before, with other words, that are not measured
   double timeout_s = 600.0;
   Limits limits;

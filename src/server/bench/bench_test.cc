@@ -121,8 +121,11 @@ TEST(Target, Urls) {
   EXPECT_EQ(url("http://[::1]:8080/api/v1"), "http://[::1]:8080/api");
   EXPECT_EQ(url("host"), "http://host:80");
   for (const char* bad :
-       {"", "https://x", "http://", "http://x:port", "http://[::1", "http://[::1]x", "x:123456"})
+       {"", "https://x", "http://", "http://x:port", "http://[::1", "http://[::1]x", "x:123456", "x:65536",
+        "x:99999", "x:0", "x:00000", "x:", "x:+80", "x:-1", "x: 80", "[::1]:65536", "x:18446744073709551617"})
     EXPECT_EQ(url(bad), "refused") << bad;
+  EXPECT_EQ(url("x:65535"), "http://x:65535");
+  EXPECT_EQ(parse_target("x:99999").error().message, "x:99999: port 99999 is outside 1 to 65535");
 }
 
 TEST(Prompts, OfAFileAndOfWords) {
@@ -349,6 +352,22 @@ TEST(BenchServe, AnOpenLoopDoesNotWait) {
   ASSERT_TRUE(result.ok()) << result.error().message;
   EXPECT_EQ(result->report.completed, 12);
   EXPECT_GT(server.most_under_way, 4);
+}
+
+TEST(BenchServe, AnOpenLoopThatTakesDaysIsRefused) {
+  SlowServer server(std::chrono::milliseconds(1), 2);
+  BenchServeRequest request = small_load(server);
+  request.rate = 1e-4;
+  const auto refused = bench_serve(request, [](std::size_t, std::size_t) { return true; });
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::bad_input);
+  // 12 requests in 86400 s.
+  EXPECT_NE(refused.error().message.find("--rate 0.000139 or more, or --requests 8 or fewer"),
+            std::string::npos)
+      << refused.error().message;
+  request.rate = 0.000139;
+  const auto stopped = bench_serve(request, [](std::size_t, std::size_t) { return false; });
+  EXPECT_TRUE(stopped.ok()) << stopped.error().message;
 }
 
 TEST(BenchServe, FailuresAreCountedByName) {

@@ -37,10 +37,12 @@ Result<Target> parse_target(const std::string& url) {
     place.remove_prefix(colon);
   }
   if (!place.empty()) target.port = place.substr(1);
-  const bool numeric = !target.port.empty() && target.port.size() <= 5 &&
-                       std::all_of(target.port.begin(), target.port.end(), is_digit);
+  const bool numeric = !target.port.empty() && std::all_of(target.port.begin(), target.port.end(), is_digit);
   if (target.host.empty() || !numeric || (!place.empty() && place.front() != ':'))
     return bad_input(fmt::format("{}: give a server as http://HOST:PORT", url));
+  std::uint16_t port = 0;
+  if (!parse_number(target.port, &port) || port == 0)
+    return bad_input(fmt::format("{}: port {} is outside 1 to 65535", url, target.port));
   return target;
 }
 
