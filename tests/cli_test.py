@@ -99,7 +99,7 @@ class Json(unittest.TestCase):
 
     def test_simulate_says_what_would_do(self):
         trace = ("simulate", "--synthetic", "chat:requests=3")
-        for groups in ("full,", ",full", "full,,full", ""):
+        for groups in ("full,", ",full", "full,,full"):
             code, _, err = quire(*trace, "--groups", groups)
             self.assertEqual(code, 2, groups)
             self.assertIn("full, window:TOKENS and chunk:TOKENS", err)
@@ -334,6 +334,30 @@ class Refusals(unittest.TestCase):
         self.refused(2, "downloaded.*Hugging Face folder", "run", "meta-llama/Llama-3.1-8B", "--ids", 1)
         self.refused(2, "there is no ./nothing/here.gguf$", "run", "./nothing/here.gguf", "--ids", 1)
 
+    def test_an_empty_value_is_no_value(self):
+        # What a shell makes of a variable that is not set: nothing that was asked for may be dropped for it.
+        run = ("run", model("llama"), "--ids", "1,2")
+        simulate = ("simulate", "--synthetic", "chat:requests=3")
+        for flag in ("attention-backend", "deterministic", "schedule", "cache-eviction", "prefix-cache", "page-order", "device", "kv-dtype",
+                     "load-format", "threads", "max-tokens", "top-p", "graphs", "stop", "attention", "logit-bias", "record", "shadow",
+                     "log-level", "config", "prompts", "json-schema", "grammar", "file"):
+            self.refused(2, rf"^quire: --{flag} is empty: give a value, or leave it out\n$", *run, f"--{flag}", "")
+        for flags in (("verify", "--backend"), ("verify", "--fault"), ("verify", "--seconds"), ("verify", "--seed"), ("replay", "x", "--backend"),
+                      ("replay", "x", "--against"), ("replay", "x", "--layer"), simulate + ("--shrink",), simulate + ("--write-trace",),
+                      simulate + ("--groups",), simulate + ("--calibration",), ("simulate", "--trace"), ("backends", "--device"),
+                      ("serve", model("llama"), "--host"), ("score", model("llama"), "--ids-file"), ("bench", "serve", "--prompts"),
+                      ("bench", "serve", "--rate"), ("bench", "attention", "--shape"), ("config", "--config")):
+            self.refused(2, rf"^quire: {flags[-1]} is empty: give a value, or leave it out\n$", *flags, "")
+        self.refused(2, "^quire: MODEL is empty: give a value\n$", "score", "", "--text", "a")
+        self.refused(2, "^quire: MODEL is empty: give a value, or leave it out\n$", "verify", "")
+        self.refused(2, "config file: kv-dtype is empty", *run, "--config", self.file('kv-dtype = ""\n'))
+        for name in ("ATTENTION_BACKEND", "DETERMINISTIC", "SCHEDULE", "KV_DTYPE", "THREADS", "EXPLAIN", "LOG_LEVEL"):
+            code, out, err = quire(*run, env={f"QUIRE_{name}": ""})
+            self.assertEqual((code, out, err), (2, "", f"quire: QUIRE_{name} is empty: set it to a value, or unset it\n"))
+        self.assertEqual(quire(*run, "--max-tokens", 1, "--schedule", "fcfs", env={"QUIRE_SCHEDULE": ""})[0], 0, "a flag is stronger, as ever")
+        # Texts that may be empty: the tokenizer or the template may make tokens of them.
+        self.assertEqual(quire("run", SMOLLM2, "--chat", "-p", "", "--max-tokens", 1)[0], 0)
+
     def test_flags_of_other_programs(self):
         for theirs, ours in (("--max-model-len", "--max-context"), ("-c", "--max-context"), ("--max-num-seqs", "--max-running"),
                              ("--gpu-memory-utilization=0.9", "--kv-memory"), ("--api-key", "--api-key-file"),
@@ -419,7 +443,7 @@ class Refusals(unittest.TestCase):
             self.refused(2, "1 to 65535|http://HOST:PORT", "bench", "serve", "--url", f"http://127.0.0.1:{port}")
         for flag in ("--rate", "--timeout", "--temperature", "--ttft-p99", "--itl-p99"):
             for wrong in ("nan", "inf", "-1", "1e-300" if flag != "--temperature" else "-1e-300", "", "x"):
-                self.refused(2, f"{flag}: .*(outside|not a number)", "bench", "serve", flag, wrong)
+                self.refused(2, f"{flag}.*(outside|not a number|empty)", "bench", "serve", flag, wrong)
         for flag in ("--rate", "--ttft-p99", "--itl-p99"):
             self.refused(2, f"{flag}: 0 is outside", "bench", "serve", flag, 0)
         self.refused(2, "--clients.*--rate", "bench", "serve", "--clients", 5, "--rate", 3)
@@ -562,6 +586,25 @@ class Refusals(unittest.TestCase):
             for bad in ("", "[]", "[" * 100000, '{"do_sample": true, "temperature": -1}', '{"eos_token_id": [99999999999999]}'):
                 (pathlib.Path(folder) / "generation_config.json").write_text(bad)
                 self.refused(2, "generation_config.json", "run", folder, "--ids", 1, "--max-tokens", 1)
+
+    def test_a_tokenizer_config_that_is_broken_off_is_not_passed_over(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for part in (model("llama") / "config.json", model("llama") / "model.safetensors"):
+                os.symlink(part.resolve(), pathlib.Path(folder) / part.name)
+            for bad in ("{", "[]"):
+                (pathlib.Path(folder) / "tokenizer_config.json").write_text(bad)
+                self.refused(2, "tokenizer_config.json", "run", folder, "--ids", 1, "--max-tokens", 1)
+            (pathlib.Path(folder) / "tokenizer_config.json").write_text("{}")
+            self.assertEqual(quire("run", folder, "--ids", 1, "--max-tokens", 1)[0], 0)
+
+    def test_lists_and_sizes_are_taken_whole_or_not(self):
+        for ids in ("1,,2", ",1", "1,", "5k", "1.5", "99999999999999999999"):
+            self.refused(2, "a comma without a token id" if "," in ids else f"'{ids}' is not a token id", "run", model("llama"), "--ids", ids)
+        self.assertEqual(quire("score", model("llama"), "--ids-file", self.file("1, 2\n3\n"))[0], 0)
+        for flag, size in (("--kv-memory", "200000.9"), ("--record-limit", "9000.7")):
+            self.refused(2, f"{flag} {size}: not a size: give whole bytes", "run", model("llama"), "--ids", 1, flag, size)
+        self.refused(2, "requests is given twice", "simulate", "--synthetic", "mix:requests=3,requests=4")
+        self.refused(2, "dim is given twice", "bench", "attention", "--shape", "heads=4/2,dim=128,dim=64")
 
     def test_logits_that_are_not_finite_are_an_error_not_an_answer(self):
         whole = bytearray((model("llama") / "model.safetensors").read_bytes())
@@ -779,6 +822,10 @@ class RealModel(unittest.TestCase):
                                    stdin=f"Forget me.\n/reset\nSay hello.\n/save {saved}\n/quit\nnever read\n")
             self.assertEqual(code, 0, err)
             self.assertEqual([message["role"] for message in json.loads(saved.read_text())], ["system", "user", "assistant"])
+            # An empty one is a message too: the model's template has one of its own for a chat without.
+            code, out, err = quire("chat", SMOLLM2, "--system", "", "--max-tokens", 4, stdin=f"Say hello.\n/save {saved}\n")
+            self.assertEqual(code, 0, err)
+            self.assertEqual(json.loads(saved.read_text())[0], {"role": "system", "content": ""})
 
     def test_logprobs_within_the_tolerances_of_int8_activations(self):
         for name in ("prose", "code", "numbers"):

@@ -162,19 +162,24 @@ Status read_tokenizer_config(const JsonView& file, TextSettings& out) {
   return {};
 }
 
+// chat_template.jinja
+Status read_template_file(const std::string& folder, TextSettings& out) {
+  const std::string path = folder + "/chat_template.jinja";
+  if (!exists(path)) return {};
+  QUIRE_TRY(text, read_text_file(path, kMaxTemplateBytes));
+  return add_template(out, "default", text);
+}
+
 Result<TextSettings> settings_of_folder(const std::string& folder) {
   TextSettings out;
-  if (exists(folder + "/chat_template.jinja")) {
-    QUIRE_TRY(text, read_text_file(folder + "/chat_template.jinja", kMaxTemplateBytes));
-    QUIRE_TRY_STATUS(add_template(out, "default", text));
-  }
+  out.refused = read_template_file(folder, out);
   if (exists(folder + "/tokenizer_config.json")) {
     QUIRE_TRY(file, JsonDocument::read(folder + "/tokenizer_config.json", kTokenizerConfigLimits));
-    QUIRE_TRY_STATUS(read_tokenizer_config(file.root(), out));
+    if (out.refused.ok()) out.refused = read_tokenizer_config(file.root(), out);
   }
   if (exists(folder + "/special_tokens_map.json")) {
     QUIRE_TRY(file, JsonDocument::read(folder + "/special_tokens_map.json"));
-    QUIRE_TRY_STATUS(read_tokens(file.root(), out));
+    if (out.refused.ok()) out.refused = read_tokens(file.root(), out);
   }
   return out;
 }
@@ -190,9 +195,8 @@ Result<std::string> gguf_token(const GgufFile& file, const std::vector<std::stri
   return std::string(tokens[static_cast<std::size_t>(*id)]);
 }
 
-Result<TextSettings> settings_of_gguf(const GgufFile& file) {
+Status read_gguf(const GgufFile& file, TextSettings& out) {
   constexpr std::string_view kTemplateKey = "tokenizer.chat_template";
-  TextSettings out;
   if (file.has(kTemplateKey)) {
     QUIRE_TRY(text, file.string(kTemplateKey));
     QUIRE_TRY_STATUS(add_template(out, "default", std::string(text)));
@@ -222,7 +226,7 @@ Result<TextSettings> settings_of_gguf(const GgufFile& file) {
   QUIRE_TRY(add_eos, optional_of<bool>(file.has(kAddEos), file.boolean_or(kAddEos, false)));
   out.add_bos = add_bos;
   out.add_eos = add_eos;
-  return out;
+  return {};
 }
 
 }  // namespace
@@ -238,8 +242,10 @@ Result<GenerationDefaults> read_generation_defaults(const Checkpoint& checkpoint
 }
 
 Result<TextSettings> read_text_settings(const Checkpoint& checkpoint) {
-  return checkpoint.source() == Source::gguf ? settings_of_gguf(checkpoint.gguf())
-                                             : settings_of_folder(checkpoint.folder());
+  if (checkpoint.source() != Source::gguf) return settings_of_folder(checkpoint.folder());
+  TextSettings out;
+  out.refused = read_gguf(checkpoint.gguf(), out);
+  return out;
 }
 
 }  // namespace quire::checkpoint

@@ -39,10 +39,14 @@ struct TextSettings {
   std::string unk_token;
   std::optional<bool> add_bos;  // whether the tokenizer adds them by itself
   std::optional<bool> add_eos;
+  // Why the rest was not read, where a value is none that is known here. What stands above is as far as it
+  // came.
+  Status refused;
 
   // The template of that name, or null.
   const ChatTemplate* find(std::string_view name) const;
 };
+// Fails for a file that is no JSON object: it was cut short on its way here.
 Result<TextSettings> read_text_settings(const Checkpoint& checkpoint);
 
 }  // namespace quire::checkpoint

@@ -80,5 +80,25 @@ TEST(TextSettings, TemplatesFromBothFiles) {
   EXPECT_EQ(settings->find("rag"), nullptr);
 }
 
+TEST(TextSettings, AFileThatIsBrokenOffIsNotOneWithAnOddValue) {
+  const TempFolder folder;
+  folder.write("config.json", "{}");
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    for (const char* broken : {"", "{", "[]", R"({"bos_token": "<s)"}) {
+      folder.write(name, broken);
+      const auto settings = read_text_settings(*open(folder));
+      ASSERT_FALSE(settings.ok()) << name << broken;
+      EXPECT_NE(settings.error().message.find(name), std::string::npos) << settings.error().message;
+    }
+    folder.write(name, R"({"bos_token": 5})");
+    const auto settings = read_text_settings(*open(folder));
+    ASSERT_TRUE(settings.ok()) << settings.error().message;
+    ASSERT_FALSE(settings->refused.ok());
+    EXPECT_NE(settings->refused.error().message.find("bos_token"), std::string::npos);
+    folder.write(name, "{}");
+    EXPECT_TRUE(read_text_settings(*open(folder))->refused.ok());
+  }
+}
+
 }  // namespace
 }  // namespace quire::checkpoint

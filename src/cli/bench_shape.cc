@@ -66,13 +66,18 @@ Result<KvFormat> bench_kv_format(const std::string& kv_dtype) {
 Result<attention::bench::Shape> parse_bench_shape(const std::string& text) {
   attention::bench::Shape shape;
   std::string_view rest = text;
+  std::vector<std::string_view> keys;
   while (!rest.empty()) {
     const std::string_view part = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), part.size() + 1));
     const std::size_t equals = part.find('=');
     if (equals == std::string_view::npos)
       return bad_input(fmt::format("--shape: '{}' is not key=value, as in batch=8", part));
-    QUIRE_TRY_STATUS(set_part(part.substr(0, equals), part.substr(equals + 1), &shape));
+    const std::string_view key = part.substr(0, equals);
+    if (std::find(keys.begin(), keys.end(), key) != keys.end())
+      return bad_input(fmt::format("--shape: {} is given twice: leave out one", key));
+    keys.push_back(key);
+    QUIRE_TRY_STATUS(set_part(key, part.substr(equals + 1), &shape));
   }
   if (shape.q_heads % shape.kv_heads != 0) {
     return bad_input(

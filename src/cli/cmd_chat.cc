@@ -29,6 +29,7 @@ struct Chat {
   std::shared_ptr<Settings> settings = std::make_shared<Settings>();
   std::string model;
   std::string system;
+  bool has_system = false;  // an empty one too: many templates have one of their own where there is none
   bool explain = false;
   Options options;
   SamplingFlags sampling;
@@ -97,7 +98,7 @@ bool command(const std::string& line, const Chat& chat, std::vector<Message>* me
   if (line == "/quit" || line == "/exit") return false;
   if (line == "/reset") {
     messages->clear();
-    if (!chat.system.empty()) messages->push_back({"system", chat.system});
+    if (chat.has_system) messages->push_back({"system", chat.system});
     fmt::print("conversation cleared\n");
   } else if (line.rfind("/save ", 0) == 0) {
     const Status status = save(*messages, line.substr(6));
@@ -114,7 +115,7 @@ Status run_chat(const Chat& chat) {
   log_engine(session->engine().info(), chat.explain);
   std::signal(SIGINT, on_interrupt);
   std::vector<Message> messages;
-  if (!chat.system.empty()) messages.push_back({"system", chat.system});
+  if (chat.has_system) messages.push_back({"system", chat.system});
   // A model that cannot chat is refused before the first question, not after it.
   std::vector<Message> probe = messages;
   probe.push_back({"user", "hello"});
@@ -145,7 +146,8 @@ Command make_chat(CLI::App& root) {
   auto chat = std::make_shared<Chat>();
   Flags command(root, "chat", "talk with the model (/reset, /save FILE, Ctrl-C stops an answer)");
   command.need("MODEL", &chat->model, "a Hugging Face folder or a .gguf file");
-  command.text("--system", &chat->system, "system message");
+  command.text("--system", &chat->system,
+               "system message; an empty one takes the place of the template's own", &chat->has_system);
   add_engine_settings(*chat->settings, &chat->options, &chat->explain);
   add_sampling_settings(*chat->settings, &chat->sampling);
   add_observe_settings(*chat->settings, &chat->options);

@@ -51,7 +51,7 @@ void add_listen_settings(Serve* serve) {
                   .group = "Server",
                   .value_name = value,
                   .help = help,
-                  .set = into_some(target),
+                  .set = into(target),
                   .show = [target] { return *target; }});
   };
   text("host", "ADDRESS", "where to listen: an address or name; :: and 0.0.0.0 are all of them",

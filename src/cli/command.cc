@@ -4,38 +4,48 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
 
 #include "base/text.h"
+#include "checkpoint/printable.h"
 
 namespace quire::cli {
 
 Error check_failed_error() { return Error{static_cast<Code>(1), ""}; }
 
+namespace {
+
+std::string_view without_blanks(std::string_view text) {
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+}  // namespace
+
 Result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
   std::vector<std::int32_t> ids;
-  const char* at = text.data();
-  const char* end = at + text.size();
-  while (at != end) {
-    if (*at == ',' || is_blank(*at)) {
-      ++at;
-      continue;
-    }
+  std::string_view rest = without_blanks(text);
+  if (rest.empty()) return bad_input("token ids: none given; give them as 1,2,3");
+  while (true) {
+    const std::string_view word = rest.substr(0, rest.find_first_of(",\n\r\t "));
     std::int32_t id = 0;
-    const auto [next, error] = std::from_chars(at, end, id);
-    if (error != std::errc() || id < 0) {
-      return bad_input(fmt::format("token ids: '{}' is not a token id; give them as 1,2,3",
-                                   std::string(at, std::min(end, at + 16))));
+    if (word.empty()) {
+      return bad_input(fmt::format("token ids: a comma without a token id {} it; give them as 1,2,3",
+                                   rest.empty() ? "behind" : "before"));
+    }
+    if (!parse_number(word, &id) || id < 0) {
+      return bad_input(fmt::format("token ids: '{}' is not a token id of 0 to {}; give them as 1,2,3",
+                                   checkpoint::printable(word), INT32_MAX));
     }
     ids.push_back(id);
-    at = next;
+    rest = without_blanks(rest.substr(word.size()));
+    if (rest.empty()) return ids;
+    if (rest.front() == ',') rest = without_blanks(rest.substr(1));
   }
-  if (ids.empty()) return bad_input("token ids: none given; give them as 1,2,3");
-  return ids;
 }
 
 Result<std::string> read_file(const std::string& path) {

@@ -46,7 +46,7 @@ Command make_bench_serve(CLI::App& group);
 // The code of a Status whose message was said already: a failed check.
 Error check_failed_error();
 
-// Token ids as "1,2,3".
+// Token ids as "1,2,3"; blanks, a comma or both stand between two.
 Result<std::vector<std::int32_t>> parse_ids(const std::string& text);
 Result<std::string> read_file(const std::string& path);  // "-": standard input
 // Replaces the file.

@@ -1,7 +1,8 @@
 // Flags: the arguments of one command beside its settings: its name, positional arguments and flags of its
 // own. A thin face of CLI11, so that only flags.cc, settings.cc and main.cc include that header.
 //
-// Targets outlive the parse. A value that does not fit is refused by the parse with the flag's name.
+// Targets outlive the parse. A value that does not fit is refused by the parse with the flag's name, and so
+// is an empty one: it is what a shell makes of a variable that is not set.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,9 @@ class Option;
 
 namespace quire::cli {
 
+// Has the parse refuse an empty value of the option.
+void refuse_empty(CLI::Option* option);
+
 class Flags {
  public:
   // The command `name` below `parent`.
@@ -23,7 +27,7 @@ class Flags {
 
   // Names are those of CLI11: "MODEL" is positional, "--ids" a flag, "-p,--prompt" both ways to write one.
   Flags& need(const char* name, std::string* target, const char* help);  // must be given
-  // `given`: set when it is, so that an empty text can be told from none.
+  // `given`: set when it is, so that an empty text can be told from none; only then may it be empty.
   Flags& text(const char* name, std::string* target, const char* help, bool* given = nullptr);
   Flags& file(const char* name, std::string* target, const char* help, bool* given = nullptr);  // a path
   Flags& on(const char* name, bool* target, const char* help);  // a switch without a value

@@ -11,6 +11,7 @@
 #include "base/nearest.h"
 #include "cli/command.h"
 #include "cli/environment.h"
+#include "cli/flags.h"
 #include "cli/log.h"
 #include "cli/other_names.h"
 #include "cli/version.h"
@@ -38,6 +39,8 @@ int report(const Error& error) {
 // What CLI11 refuses, in our words and with our exit code.
 int report_parse_error(const CLI::ParseError& error, const CLI::App& app) {
   std::string message = error.what();
+  // Of refuse_empty(), behind CLI11's name of the option: "--x is empty", as of a setting.
+  if (const std::size_t at = message.find(": is empty: "); at != std::string::npos) message.erase(at, 1);
   const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   if (unknown) {
     const std::vector<std::string> rest = app.remaining(true);
@@ -61,9 +64,9 @@ struct Common {
 };
 
 void add_common(const Command& command, Common* common) {
-  command.app->add_option("--config", common->config_file, "file of options, key = value")
-      ->type_name("FILE")
-      ->group("Everywhere");
+  refuse_empty(command.app->add_option("--config", common->config_file, "file of options, key = value")
+                   ->type_name("FILE")
+                   ->group("Everywhere"));
   add_log_settings(*command.settings, &common->log);
   command.settings->attach(*command.app);
 }

@@ -34,7 +34,7 @@ void add_observe_settings(Settings& settings, Options* o) {
                   .group = kGroup,
                   .value_name = value,
                   .help = help,
-                  .set = into_some(target),
+                  .set = into(target),
                   .show = show_text(target, empty)});
   };
   text("record", "DIR", "store the steps in a folder, for `quire replay`; holds prompts and answers",

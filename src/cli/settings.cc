@@ -74,6 +74,11 @@ Status Settings::apply_one(Setting& setting, const std::vector<std::string>& val
     return bad_input(fmt::format("{} is given {} times: give it once", source, values.size()));
   }
   for (const std::string& value : values) {
+    if (value.empty()) {
+      return bad_input(fmt::format("{} is empty: {}", source,
+                                   origin == Origin::environment ? "set it to a value, or unset it"
+                                                                 : "give a value, or leave it out"));
+    }
     if (Status status = setting.set(value); !status.ok()) {
       return Error{status.error().code, fmt::format("{} {}: {}", source, value, status.error().message)};
     }
@@ -132,14 +137,6 @@ bool Settings::given(std::string_view name) const {
 
 std::function<Status(const std::string&)> into(std::string* target) {
   return [target](const std::string& text) -> Status {
-    *target = text;
-    return {};
-  };
-}
-
-std::function<Status(const std::string&)> into_some(std::string* target) {
-  return [target](const std::string& text) -> Status {
-    if (text.empty()) return bad_input("is empty: give a value, or leave it out");
     *target = text;
     return {};
   };
@@ -228,10 +225,11 @@ std::function<Status(const std::string&)> into_bytes(std::int64_t* target) {
     for (int power = 0; power < 5; ++power) {
       const double bytes = value * std::pow(1024.0, power);
       if (error != std::errc() || unit != units[power] || !(bytes >= 1 && bytes <= 1e15)) continue;
+      if (power == 0 && bytes != std::floor(bytes)) break;
       *target = static_cast<std::int64_t>(bytes);
       return {};
     }
-    return bad_input("not a size: give bytes or 64M, 2G, auto (K, M, G, T are powers of 1024)");
+    return bad_input("not a size: give whole bytes or 64M, 2G, auto (K, M, G, T are powers of 1024)");
   };
 }
 

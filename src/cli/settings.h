@@ -1,6 +1,7 @@
 // Settings: the options of a command as one list. A value comes from a flag, else from the environment
 // (QUIRE_PAGE_SIZE for --page-size), else from the file given by --config, else it is the default; every
-// value remembers where it came from (`quire config` prints that). Unknown keys of the file are refused.
+// value remembers where it came from (`quire config` prints that). Unknown keys of the file are refused, and
+// so is an empty value from anywhere: it is what a shell makes of a variable that is not set.
 #pragma once
 
 #include <cmath>
@@ -29,9 +30,10 @@ struct Setting {
   std::string group;       // heading in --help
   std::string value_name;  // "N"; empty: a switch without a value
   std::string help;
-  bool repeats = false;                           // may be given several times
-  std::function<Status(const std::string&)> set;  // parses and stores; messages without the flag's name
-  std::function<std::string()> show;              // the present value, as text
+  bool repeats = false;  // may be given several times
+  // Parses and stores a text that is not empty; messages without the flag's name.
+  std::function<Status(const std::string&)> set;
+  std::function<std::string()> show;  // the present value, as text
   Origin origin = Origin::standard;
 };
 
@@ -64,7 +66,6 @@ inline constexpr std::string_view kTooSmall = "too small to be told from 0: use 
 
 // Parsers for the usual kinds; each stores through the pointer, which outlives the setting.
 std::function<Status(const std::string&)> into(std::string* target);
-std::function<Status(const std::string&)> into_some(std::string* target);  // not empty
 // One of `legal`, which outlives the setting.
 std::function<Status(const std::string&)> into(std::string* target, std::span<const std::string_view> legal);
 std::function<Status(const std::string&)> into(std::int32_t* target, std::int64_t low, std::int64_t high);

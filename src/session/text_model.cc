@@ -75,7 +75,7 @@ Result<std::unique_ptr<TextModel>> TextModel::load(const std::string& model) {
   QUIRE_TRY(checkpoint, checkpoint::open_checkpoint(model));
   std::unique_ptr<TextModel> text(new TextModel);
   text->load_tokenizer(*checkpoint);
-  text->load_template(*checkpoint);
+  QUIRE_TRY_STATUS(text->load_template(*checkpoint));
   QUIRE_TRY_STATUS(text->load_generation(*checkpoint));
   return text;
 }
@@ -91,19 +91,19 @@ void TextModel::load_tokenizer(const checkpoint::Checkpoint& checkpoint) {
   }
 }
 
-void TextModel::load_template(const checkpoint::Checkpoint& checkpoint) {
-  Result<checkpoint::TextSettings> settings = checkpoint::read_text_settings(checkpoint);
-  if (!settings.ok()) {
-    no_template_ = without_folder(settings.error(), checkpoint.folder());
-    return;
+Status TextModel::load_template(const checkpoint::Checkpoint& checkpoint) {
+  QUIRE_TRY(settings, checkpoint::read_text_settings(checkpoint));
+  if (!settings.refused.ok()) {
+    no_template_ = without_folder(settings.refused.error(), checkpoint.folder());
+    return {};
   }
-  template_tokens_ = {settings->bos_token, settings->eos_token};
-  const checkpoint::ChatTemplate* found = settings->find("default");
-  if (found == nullptr && !settings->templates.empty()) found = &settings->templates.front();
+  template_tokens_ = {settings.bos_token, settings.eos_token};
+  const checkpoint::ChatTemplate* found = settings.find("default");
+  if (found == nullptr && !settings.templates.empty()) found = &settings.templates.front();
   if (found == nullptr) {
     no_template_ =
         bad_input("the model has no chat template: give a prompt instead of messages (-p instead of --chat)");
-    return;
+    return {};
   }
   Result<ChatTemplate> parsed =
       ChatTemplate::parse(found->text, fmt::format("the model's chat template '{}'", found->name));
@@ -113,6 +113,7 @@ void TextModel::load_template(const checkpoint::Checkpoint& checkpoint) {
   } else {
     no_template_ = parsed.error();
   }
+  return {};
 }
 
 Status TextModel::load_generation(const checkpoint::Checkpoint& checkpoint) {

@@ -21,8 +21,8 @@ namespace quire::session {
 // Immutable after load; any thread may read.
 class TextModel {
  public:
-  // Fails when the checkpoint cannot be opened, or its end tokens and sampling defaults are not sound: an
-  // answer without them would run on past its end.
+  // Fails when the checkpoint cannot be opened, its end tokens and sampling defaults are not sound (an answer
+  // without them would run on past its end), or a file beside them is broken off.
   static Result<std::unique_ptr<TextModel>> load(const std::string& model);
 
   Result<const tokenizer::Tokenizer*> tokenizer() const;
@@ -36,7 +36,7 @@ class TextModel {
  private:
   TextModel() = default;
   void load_tokenizer(const checkpoint::Checkpoint& checkpoint);
-  void load_template(const checkpoint::Checkpoint& checkpoint);
+  Status load_template(const checkpoint::Checkpoint& checkpoint);
   Status load_generation(const checkpoint::Checkpoint& checkpoint);
 
   std::optional<tokenizer::Tokenizer> tokenizer_;

@@ -220,13 +220,18 @@ Result<SyntheticSpec> parse_synthetic(const std::string& text) {
                     kind));
   spec.kind = found->second;
   std::string_view rest = view.substr(std::min(view.size(), kind.size() + 1));
+  std::vector<std::string_view> keys;
   while (!rest.empty()) {
     const std::string_view item = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
     const std::size_t equals = item.find('=');
     if (equals == std::string_view::npos)
       return bad_input(fmt::format("--synthetic: '{}' is not key=value", item));
-    QUIRE_TRY_STATUS(set_key(spec, item.substr(0, equals), item.substr(equals + 1)));
+    const std::string_view key = item.substr(0, equals);
+    if (std::find(keys.begin(), keys.end(), key) != keys.end())
+      return bad_input(fmt::format("--synthetic: {} is given twice: leave out one", key));
+    keys.push_back(key);
+    QUIRE_TRY_STATUS(set_key(spec, key, item.substr(equals + 1)));
   }
   return spec;
 }

@@ -200,9 +200,9 @@ TEST(Synthetic, SpecsAreReadWhole) {
   EXPECT_EQ(spec->aborts, 0.25);
   EXPECT_EQ(spec->slow, SyntheticSpec().slow);
   EXPECT_EQ(parse_synthetic("chat")->kind, TrafficKind::chat);
-  for (const char* bad :
-       {"", "chats", "chat:", "chat:requests", "chat:requests=", "chat:requests=0", "chat:requests=1.5",
-        "chat:rate=-1", "chat:aborts=2", "chat:request=5", "chat:rate=nan"}) {
+  for (const char* bad : {"", "chats", "chat:", "chat:requests", "chat:requests=", "chat:requests=0",
+                          "chat:requests=1.5", "chat:rate=-1", "chat:aborts=2", "chat:request=5",
+                          "chat:rate=nan", "mix:requests=3,requests=4", "chat:rate=1,prompt=9,rate=1"}) {
     const Result<SyntheticSpec> parsed = parse_synthetic(bad);
     if (std::string(bad) == "chat:") {
       EXPECT_TRUE(parsed.ok());

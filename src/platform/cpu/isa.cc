@@ -86,7 +86,7 @@ Isa choose() {
   }
   const Isa best = best_isa();
   const char* wish = std::getenv("QUIRE_CPU_ISA");
-  if (wish == nullptr || *wish == '\0') return best;
+  if (wish == nullptr) return best;
   for (Isa level : {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx}) {
     if (to_string(level) != wish) continue;
     if (level <= best) return level;
