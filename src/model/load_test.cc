@@ -119,6 +119,28 @@ TEST(Load, MapsWhatItUsesInPlaceAndExpandsTheRest) {
   EXPECT_NE(expanded.notes[0].find("expanded to f32"), std::string::npos);
 }
 
+TEST(Load, AHeadThatATiedModelDoesNotReadIsNotedUnlessItIsTheEmbedding) {
+  NEEDS_GOLDEN("llama_tied");
+  const EditedFolder folder("llama_tied", "{", "{");
+  const auto notes = [&folder] {
+    auto opened = Harness::open(folder.path(), {});
+    EXPECT_TRUE(opened.ok());
+    return (*opened)->weight_plan().notes;
+  };
+  EXPECT_EQ(notes(),
+            (std::vector<std::string>{"lm_head.weight is not the embedding and not read: tie_word_embeddings "
+                                      "makes the embedding the output matrix"}));
+  const std::string path = folder.path() + "/model.safetensors";
+  std::string bytes = read_file(path);
+  // Both are [259, 64] in BF16, the head first.
+  constexpr std::size_t kMatrix = 259 * 64 * 2;
+  const std::size_t data =
+      8 + static_cast<std::size_t>(*reinterpret_cast<const std::uint64_t*>(bytes.data()));
+  bytes.replace(data, kMatrix, bytes, data + kMatrix, kMatrix);
+  std::ofstream(path, std::ios::binary) << bytes;
+  EXPECT_TRUE(notes().empty());
+}
+
 TEST(Dummy, EveryFamilyRunsFromItsConfigAlone) {
   for (const std::string name : {"llama", "qwen2", "qwen3", "gemma3", "gpt_oss", "deepseek_v3"}) {
     NEEDS_GOLDEN(name);

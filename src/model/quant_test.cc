@@ -183,8 +183,14 @@ TEST(Quantised, DamagedTensorsAreNamed) {
       {set_scale(0, -0.5f), "a scale cannot be used: model.layers.1.mlp.up_proj.weight_scale[0] is -0.5"},
       {set_scale(135, std::numeric_limits<float>::quiet_NaN()), "weight_scale[135] is nan"},
       {set_scale(7, std::numeric_limits<float>::infinity()), "weight_scale[7] is inf"},
+      {[](StoredTensors& t, std::string&) {
+         std::string& scales = t[kUp + "_scale"].bytes;
+         scales.assign(scales.size(), '\0');
+       },
+       "a scale cannot be used: model.layers.1.mlp.up_proj.weight_scale is 0 throughout; scales are finite"},
   };
   for (const Case& c : cases) EXPECT_TRUE(has(refusal(c.edit), c.said)) << c.said << "\n" << refusal(c.edit);
+  EXPECT_EQ(refusal(set_scale(7, 0.0f)), "") << "a row may be pruned";
   EXPECT_TRUE(has(refusal(
                       [](StoredTensors& t, std::string&) {
                         t[kUp + "_scale"].shape = {1, 1};
@@ -209,7 +215,10 @@ TEST(Quantised, WhatToConvertToIsWhatFoldersMayHold) {
             tensors[name].bytes.resize(size);
           });
       EXPECT_TRUE(has(message, name + " (" + type + ")")) << message;
-      EXPECT_TRUE(message.ends_with("; convert the file to one of F32, F16, BF16")) << message;
+      const bool vector = name == "model.norm.weight";
+      EXPECT_TRUE(message.ends_with(vector ? "; store vectors in one of F32, F16, BF16"
+                                           : "; convert the file to one of F32, F16, BF16"))
+          << message;
     }
   }
 }
@@ -221,6 +230,30 @@ std::string config_problem(const std::function<void(json&)>& change) {
     change(config);
     text = config.dump();
   });
+}
+
+TEST(Quantised, WhatIgnoreNamesAndIsStoredWithAScaleIsTakenOutOfIgnore) {
+  const auto ignoring = [](json names) {
+    return config_problem([&](json& config) { config["quantization_config"]["ignore"] = std::move(names); });
+  };
+  const std::string q = "model.layers.1.self_attn.q_proj";
+  EXPECT_TRUE(
+      ignoring({"lm_head", q})
+          .ends_with("/fp8: quantization_config names layers in its ignore, and one of them is stored as "
+                     "F8_E4M3 with a scale: " +
+                     q + ".weight; take them out of ignore"))
+      << ignoring({"lm_head", q});
+  EXPECT_TRUE(has(ignoring({"lm_head", q, kUp.substr(0, kUp.rfind('.'))}),
+                  "2 of them are stored as F8_E4M3 with scales: " + q + ".weight, " + kUp + "; take"));
+  // Without a scale nobody could read it either way.
+  const std::string message = refusal([&](StoredTensors& tensors, std::string& text) {
+    json config = json::parse(text);
+    config["quantization_config"]["ignore"] = {"lm_head", q};
+    text = config.dump();
+    tensors.erase(q + ".weight_scale");
+  });
+  EXPECT_TRUE(message.ends_with(q + ".weight (F8_E4M3); convert the file to one of F32, F16, BF16"))
+      << message;
 }
 
 TEST(Quantised, AMissingDeclarationIsTheOneThingSaid) {

@@ -85,11 +85,12 @@ bool has_shape(const ExpectedWeight& expected, const std::vector<std::int64_t>& 
 }
 
 struct Findings {
-  Offenders missing, extra, shapes, types, vector_types, not_fp8, undeclared;
+  Offenders missing, extra, shapes, types, vector_types, not_fp8, undeclared, in_ignore;
 };
 
-void check_tensor(const ModelSpec& spec, const ExpectedWeight& expected, const checkpoint::TensorInfo* tensor,
-                  const ops::Ops& ops, const LoadOptions& options, Findings& findings) {
+void check_tensor(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
+                  const ExpectedWeight& expected, const checkpoint::TensorInfo* tensor, const ops::Ops& ops,
+                  const LoadOptions& options, Findings& findings) {
   if (tensor == nullptr) return findings.missing.add(expected.name);
   if (!has_shape(expected, tensor->shape))
     return findings.shapes.add(fmt::format("{} is {}, not {}", expected.name, shape_text(tensor->shape),
@@ -99,6 +100,10 @@ void check_tensor(const ModelSpec& spec, const ExpectedWeight& expected, const c
     if (tensor->format != WeightFormat::fp8_e4m3) findings.not_fp8.add(stored);
   } else if (!spec.quant && tensor->format == WeightFormat::fp8_e4m3) {
     findings.undeclared.add(expected.name);
+  } else if (spec.quant && tensor->format == WeightFormat::fp8_e4m3 &&
+             is_quant_ignored(spec, module_name(expected.name)) &&
+             checkpoint.find(expected.name + "_scale") != nullptr) {
+    findings.in_ignore.add(expected.name);
   } else if (!usable_type(spec, expected, *tensor, ops, options)) {
     (expected.shape.size() == 2 ? findings.types : findings.vector_types).add(stored);
   }
@@ -114,6 +119,12 @@ Status report(const Findings& findings, const ModelSpec& spec, const checkpoint:
         checkpoint.path(),
         findings.undeclared.text("a tensor is stored as F8_E4M3", "tensors are stored as F8_E4M3"),
         usable_types(spec, ops, options)));
+  if (findings.in_ignore.any())
+    return bad_input(
+        fmt::format("{}: quantization_config names layers in its ignore, and {}; take them out of ignore",
+                    checkpoint.path(),
+                    findings.in_ignore.text("one of them is stored as F8_E4M3 with a scale",
+                                            "of them are stored as F8_E4M3 with scales")));
   std::vector<std::string> lines;
   if (findings.missing.any())
     lines.push_back(findings.missing.text("a tensor is missing", "tensors are missing"));
@@ -172,7 +183,7 @@ Result<FoundTensors> check_tensors(const ModelSpec& spec, const checkpoint::Chec
     FoundTensor entry{expected, nullptr};
     if (!options.dummy) {
       entry.tensor = checkpoint.find(expected.name);
-      check_tensor(spec, expected, entry.tensor, ops, options, findings);
+      check_tensor(spec, checkpoint, expected, entry.tensor, ops, options, findings);
     }
     names.insert(entry.expected.name);
     const bool scale = expected.part == WeightPart::fp8_scale;
@@ -195,17 +206,20 @@ Status check_scales(const ModelSpec& spec, const checkpoint::Checkpoint& checkpo
     const FoundTensor& entry = found.at(weight_key(expected.id, expected.layer, expected.expert, true));
     if (entry.tensor == nullptr) continue;
     const DType type = *element_type(*entry.tensor->format);
+    bool all_zero = true;
     for (std::int64_t i = 0; i < expected.shape[0]; ++i) {
       const float scale = load_value(type, entry.tensor->data, i);
+      all_zero = all_zero && scale == 0.0f;
       if (std::isfinite(scale) && scale >= 0.0f) continue;
       wrong.add(fmt::format("{}[{}] is {}", expected.name, i, scale));
       break;
     }
+    if (all_zero) wrong.add(fmt::format("{} is 0 throughout", expected.name));
   }
   if (!wrong.any()) return {};
   return bad_input(fmt::format(
-      "{}: {}; scales are finite and not negative: the file is damaged, or was made "
-      "by another method",
+      "{}: {}; scales are finite, not negative and not all 0: the file is damaged, or was made by another "
+      "method",
       checkpoint.path(), wrong.text("a scale cannot be used", "tensors have scales that cannot be used")));
 }
 

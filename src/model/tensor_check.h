@@ -31,7 +31,8 @@ const ops::LinearFormat* find_linear_format(const ops::Ops& ops, WeightFormat fo
 Result<FoundTensors> check_tensors(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
                                    const ops::Ops& ops, const LoadOptions& options);
 
-// Reads the scales of quantised weights: refused are those that are negative, NaN or infinite.
+// Reads the scales of quantised weights: refused are those that are negative, NaN or infinite, and a matrix
+// that has none but 0, which would be gone. A row may have 0: some are pruned.
 Status check_scales(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
                     const FoundTensors& found);
 

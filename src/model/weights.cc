@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
@@ -389,7 +390,28 @@ const float* Binder::inverse_frequencies(const RopeSpec& rope) {
   return static_cast<const float*>(c.target);
 }
 
-std::vector<std::string> notes_of(const Binder& binder, const ops::Ops& ops, const LoadOptions& options) {
+// A few stretches of both tell: another matrix differs everywhere, and a whole one takes long to read.
+bool same_tensor(const checkpoint::TensorInfo& a, const checkpoint::TensorInfo& b) {
+  if (a.type != b.type || a.shape != b.shape || a.bytes != b.bytes) return false;
+  constexpr std::int64_t kStretches = 16, kBytes = 4096;
+  const std::int64_t bytes = std::min(a.bytes, kBytes);
+  for (std::int64_t i = 0; i < kStretches; ++i) {
+    const std::int64_t at = (a.bytes - bytes) / (kStretches - 1) * i;
+    if (std::memcmp(a.data + at, b.data + at, static_cast<std::size_t>(bytes)) != 0) return false;
+  }
+  return true;
+}
+
+// A tied model whose file has an output matrix of its own all the same.
+bool has_unread_head(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint) {
+  if (!spec.tied || spec.source != checkpoint::Source::huggingface) return false;
+  const checkpoint::TensorInfo* head = checkpoint.find("lm_head.weight");
+  const checkpoint::TensorInfo* embedding = checkpoint.find(weight_name(spec, WeightId::embed));
+  return head != nullptr && embedding != nullptr && !same_tensor(*head, *embedding);
+}
+
+std::vector<std::string> notes_of(const ModelSpec& spec, const checkpoint::Checkpoint& checkpoint,
+                                  const Binder& binder, const ops::Ops& ops, const LoadOptions& options) {
   std::vector<std::string> notes;
   const std::string_view type = to_string(options.matrices);
   if (binder.fp8_matrices() > 0) {
@@ -399,6 +421,11 @@ std::vector<std::string> notes_of(const Binder& binder, const ops::Ops& ops, con
         line.rounded_activation.empty() ? std::string("not rounded further")
                                         : fmt::format("rounded to {}", line.rounded_activation)));
   }
+  if (!options.dummy && has_unread_head(spec, checkpoint))
+    notes.emplace_back(
+        "lm_head.weight is not the embedding and not read: tie_word_embeddings makes the embedding the "
+        "output "
+        "matrix");
   if (options.dummy) notes.push_back(fmt::format("random {} weights, seed {}", type, options.dummy_seed));
   for (const auto& [stored, count] : binder.converted_matrices()) {
     notes.push_back(
@@ -425,7 +452,7 @@ Result<WeightPlan> plan_weights(const ModelSpec& spec, const checkpoint::Checkpo
   plan.private_bytes = measure.used();
   for (const auto& [key, entry] : found)
     if (entry.expected.part != WeightPart::fp8_scale) plan.parameters += elements(entry.expected.shape);
-  plan.notes = notes_of(binder, ops, options);
+  plan.notes = notes_of(spec, checkpoint, binder, ops, options);
   return plan;
 }
 
