@@ -597,6 +597,16 @@ class Refusals(unittest.TestCase):
             (pathlib.Path(folder) / "tokenizer_config.json").write_text("{}")
             self.assertEqual(quire("run", folder, "--ids", 1, "--max-tokens", 1)[0], 0)
 
+    def test_what_is_no_origin_of_a_page_is_refused(self):
+        for origin in ("http://a\r\nX: y", "page.example", "http://a/"):
+            self.refused(2, "--cors (?s:.*): not an origin: give http://HOST", "serve", model("llama"), "--cors", origin)
+
+    def test_a_row_of_another_device(self):
+        code, _, why = quire("verify", "--device", "cuda", "--seconds", 1, "--share", "1/1000")
+        if code == 2:  # no GPU: the reason is the device's, whichever flag asks for it
+            self.refused(2, "^quire: --backend cuda: " + re.escape(why.removeprefix("quire: ")), "verify", "--backend", "cuda")
+        self.refused(2, "there is no attention backend 'cudo'; this build has cpu, reference", "verify", "--backend", "cudo")
+
     def test_lists_and_sizes_are_taken_whole_or_not(self):
         for ids in ("1,,2", ",1", "1,", "5k", "1.5", "99999999999999999999"):
             self.refused(2, "a comma without a token id" if "," in ids else f"'{ids}' is not a token id", "run", model("llama"), "--ids", ids)
@@ -629,7 +639,8 @@ class Refusals(unittest.TestCase):
         return done.returncode, done.stderr
 
     def test_output_that_cannot_be_written(self):
-        for arguments in (["run", model("llama"), "--ids", 1, "--max-tokens", 2, "--json"], ["backends", "--json"]):
+        for arguments in (["run", model("llama"), "--ids", 1, "--max-tokens", 2, "--json"], ["backends", "--json"], ["--help"],
+                          ["run", "--help"], ["bench", "--help"], ["--version"], ["--version", "--json"], []):
             for redirection in ("exec >/dev/full", "exec >&-"):
                 code, err = self.limited(redirection, *arguments)
                 self.assertEqual(code, 3, err)

@@ -14,6 +14,7 @@
 #include "cli/log.h"
 #include "cli/matrix.h"
 #include "cli/observe.h"
+#include "server/http/access.h"
 #include "server/serve/serve.h"
 
 namespace quire::cli {
@@ -66,8 +67,18 @@ void add_listen_settings(Serve* serve) {
        &serve->api_key_file);
   text("served-model-name", "NAME", "the model's name in the API; default: the file's",
        &serve->serve.served_model_name);
-  text("cors", "ORIGIN", "let web pages of this origin (or *) use the API; default: none",
-       &serve->serve.http.cors_origin);
+  settings.add({.name = "cors",
+                .group = "Server",
+                .value_name = "ORIGIN",
+                .help = "let web pages of this origin (or *) use the API; default: none",
+                .set = [serve](const std::string& value) -> Status {
+                  if (!server::is_cors_origin(value))
+                    return bad_input(
+                        "not an origin: give http://HOST or https://HOST:PORT, with no path, or *");
+                  serve->serve.http.cors_origin = value;
+                  return {};
+                },
+                .show = [serve] { return serve->serve.http.cors_origin; }});
 }
 
 void add_limit_settings(Serve* serve) {

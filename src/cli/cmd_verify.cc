@@ -86,10 +86,26 @@ Status read_share(const std::string& text, conformance::VerifyOptions& options) 
   return {};
 }
 
+// A row that another device has: why it is not to be had here, or how.
+Status check_backend(const VerifyFlags& flags, platform::Kind kind) {
+  const auto has = [&flags](platform::Kind of) {
+    const std::span<const attention::Backend> rows = attention::backends(of);
+    return std::any_of(rows.begin(), rows.end(),
+                       [&flags](const attention::Backend& row) { return row.name == flags.backend; });
+  };
+  const platform::Kind other = kind == platform::Kind::cpu ? platform::Kind::cuda : platform::Kind::cpu;
+  if (flags.backend.empty() || has(kind) || !has(other)) return {};
+  const auto opened = platform::open_device(to_string(other), platform::ThreadPlan{});
+  return bad_input(opened.ok() ? fmt::format("--backend {} is a row of --device {}: say so", flags.backend,
+                                             to_string(other))
+                               : fmt::format("--backend {}: {}", flags.backend, opened.error().message));
+}
+
 Status verify(const VerifyFlags& flags) {
   QUIRE_TRY(opened, platform::open_device(flags.device, platform::ThreadPlan{}));
   const platform::DeviceInfo device = opened->info();
   opened.reset();
+  QUIRE_TRY_STATUS(check_backend(flags, device.kind));
   const std::span<const attention::Backend> whole = attention::backends(device.kind);
   std::vector<attention::Backend> table(whole.begin(), whole.end());
   if (!flags.model.empty()) {

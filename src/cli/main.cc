@@ -71,15 +71,23 @@ void add_common(const Command& command, Common* common) {
   command.settings->attach(*command.app);
 }
 
+Status flush_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return {};
+  return no_resources("standard output cannot be written, so the answer is not whole");
+}
+
+// `code`, if all that was printed is out.
+int end_with(int code) {
+  const Status status = flush_output();
+  return status.ok() ? code : report(status.error());
+}
+
 Status run_command(const Command& command, const Common& common, std::span<const Command> all) {
   QUIRE_TRY_STATUS(command.settings->apply(common.config_file));
   set_up_log(common.log);
   QUIRE_TRY_STATUS(check_environment(all));
   QUIRE_TRY_STATUS(command.run());
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    return no_resources("standard output cannot be written, so the answer is not whole");
-  }
-  return {};
+  return flush_output();
 }
 
 // What else helps, in flags that the command has.
@@ -131,13 +139,13 @@ int main(int argc, char** argv) {
   try {
     root.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
-    return root.exit(help);
+    return end_with(root.exit(help));
   } catch (const CLI::ParseError& error) {
     return report_parse_error(error, named_app(root));
   }
   if (version) {
     fmt::print("{}\n", version_json ? version_as_json() : version_as_text());
-    return 0;
+    return end_with(0);
   }
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;
@@ -145,7 +153,7 @@ int main(int argc, char** argv) {
     return status.ok() ? 0 : report(status.error());
   }
   fmt::print("{}", named_app(root).help());
-  return named_app(root).get_name() == "quire" ? 0 : static_cast<int>(Code::bad_input);
+  return end_with(named_app(root).get_name() == "quire" ? 0 : static_cast<int>(Code::bad_input));
 }
 
 }  // namespace

@@ -37,6 +37,29 @@ bool has_key(const HttpRequest& request, std::span<const std::string> keys) {
   return found;
 }
 
+bool is_cors_origin(std::string_view text) {
+  if (text == "*" || text == "null") return true;
+  constexpr std::string_view kSeparator = "://";
+  const std::size_t separator = text.find(kSeparator);
+  if (separator == std::string_view::npos) return false;
+  const std::string_view scheme = text.substr(0, separator);
+  std::string_view host = text.substr(separator + kSeparator.size());
+  const auto only = [](std::string_view part, std::string_view more) {
+    return !part.empty() && std::all_of(part.begin(), part.end(), [more](char c) {
+      return (is_letter_or_digit(c) && c == to_lower(c)) || more.find(c) != std::string_view::npos;
+    });
+  };
+  const std::size_t colon = host.rfind(':');
+  if (colon != std::string_view::npos && !host.ends_with(']')) {
+    int port = 0;
+    if (!parse_number(host.substr(colon + 1), &port) || port < 1 || port > 65535) return false;
+    host = host.substr(0, colon);
+  }
+  if (host.starts_with('[') && host.ends_with(']'))  // an IPv6 address
+    return only(scheme, "+-.") && only(host.substr(1, host.size() - 2), ":.");
+  return only(scheme, "+-.") && only(host, "-._~");
+}
+
 HttpFields cors_fields(const std::string& origin) {
   if (origin.empty()) return {};
   HttpFields fields = {{"access-control-allow-origin", origin},

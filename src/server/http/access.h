@@ -13,6 +13,9 @@ namespace quire::server {
 // without keys. Takes the same time whichever key it is and however much of one is right.
 bool has_key(const HttpRequest& request, std::span<const std::string> keys);
 
+// Whether it is an origin as browsers write one (scheme://host or scheme://host:port in lower case, or null),
+// or "*". Anything else would never be that of a page, or end the field of the answer.
+bool is_cors_origin(std::string_view text);
 // Fields of every answer that let pages of `origin` read it. Empty origin: none.
 HttpFields cors_fields(const std::string& origin);
 // The answer to OPTIONS on a path with these methods, and to a browser's preflight.

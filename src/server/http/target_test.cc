@@ -67,5 +67,17 @@ TEST(Access, OptionsSaysTheMethodsAndAnswersAPreflight) {
   EXPECT_EQ(cors_fields("https://a")[0].second, "https://a");
 }
 
+TEST(Access, AnOriginIsWhatABrowserSendsForOne) {
+  for (const char* fine :
+       {"*", "null", "http://localhost", "http://localhost:3000", "https://page.example",
+        "http://127.0.0.1:8080", "http://[::1]:8080", "https://[::1]", "chrome-extension://abcdefgh"})
+    EXPECT_TRUE(is_cors_origin(fine)) << fine;
+  for (const char* wrong :
+       {"", "a", "http://", "://a", "http://a/", "http://a/b", "http://a\r\nX: y", "http://a b", "http://A",
+        "http://a:", "http://a:0", "http://a:65536", "http://a:+8", "http://a, http://b", "http://user@a",
+        "http://a?b", "http://*", "**", "http://[]"})
+    EXPECT_FALSE(is_cors_origin(wrong)) << wrong;
+}
+
 }  // namespace
 }  // namespace quire::server
