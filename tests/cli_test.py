@@ -130,6 +130,14 @@ class Json(unittest.TestCase):
         self.assertEqual(code, 2, err)
         self.assertTrue(err.rstrip().endswith("--requests 1048576 or less"), err)
         self.assertEqual(quire(*load, "--requests", 3, "--max-waiting", 3)[0], 0)
+        for command in ("attention", "pages"):
+            code, out, err = quire("bench", command, "--shape", "heads=32/8,dim=65,batch=1,ctx=128", "--json")
+            self.assertEqual((code, out), (2, ""), err)
+            self.assertRegex(err, "nothing here can be measured: cpu takes head dims .*; this call has head dims 65")
+            for sizes, wrong in (("16,257", "257"), ("16,", ""), ("0", "0"), ("x", "x")):
+                code, out, err = quire("bench", command, "--page-size", sizes)
+                self.assertEqual((code, out), (2, ""), err)
+                self.assertIn(f"--page-size {sizes}: '{wrong}' is not a page size of 1 to 256", err)
         for running, waiting, context, steps in ((1, 5, 20, 50), (16, 0, 100000, 2)):
             code, _, err = quire("bench", "scheduler", "--running", running, "--waiting", waiting, "--context", context, "--steps", steps)
             self.assertEqual(code, 0, err)
@@ -261,6 +269,16 @@ class Json(unittest.TestCase):
             self.assertNotIn("--config", err, "commands without options of their own take the log's")
         self.assertEqual(self.run_json("config", "--kv-scale", "auto", "--json")["kv-scale"], {"value": "auto", "origin": "flag"})
 
+        # Of options that repeat the stronger origin's values stand alone.
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write('stop = ["A", "B"]\nattention = "full.decode=cpu"\nlogit-bias = "1=1"\n')
+            file.flush()
+            stops = lambda *more, env=None: json.loads(quire("config", "--config", file.name, *more, "--json", env=env)[1])
+            self.assertEqual(stops()["stop"], {"value": "A, B", "origin": "file"})
+            self.assertEqual(stops(env={"QUIRE_STOP": "C"})["stop"], {"value": "C", "origin": "environment"})
+            given = stops("--stop", "D", "--stop", "E", "--attention", "full.extend=cpu", "--logit-bias", "2=2", env={"QUIRE_STOP": "C"})
+            self.assertEqual([given[name]["value"] for name in ("stop", "attention", "logit-bias")], ["D, E", "full.extend=cpu", "2=2"])
+
         shown = self.run_json("config", "--stop", "END", "--logit-bias", "3=1.5", "--json")
         self.assertEqual((shown["stop"]["value"], shown["logit-bias"]["value"]), ("END", "3=1.5"))
 
@@ -269,13 +287,20 @@ class Json(unittest.TestCase):
         for key in ("read_bytes_s", "copy_bytes_s", "matmul_flop_s"):
             self.assertIn(key, device["ceilings"])
         shape = "heads=4/2,dim=16,batch=1,ctx=64"
-        attention = self.run_json("bench", "attention", "--threads", 1, "--shape", shape, "--page-sizes", "16", "--json")
+        attention = self.run_json("bench", "attention", "--threads", 1, "--shape", shape, "--page-size", "16", "--json")
         for key in ("backend", "call", "shape", "page_size", "kv_dtype", "us", "us_min", "us_max", "bytes_s", "flop_s", "fraction"):
             self.assertIn(key, attention["cells"][0])
         self.assertLessEqual(attention["cells"][0]["check"]["error"], attention["cells"][0]["check"]["gate"])
+        for sizes in (("--page-size", "16,64"), ("--page-size", 16, "--page-size", 64)):
+            listed = self.run_json("bench", "attention", "--threads", 1, "--shape", shape, "--shape", "heads=4/2,dim=20,ctx=64", *sizes, "--json")
+            self.assertEqual([cell["page_size"] for cell in listed["cells"]], [16, 64, 16, 64])
+            for cell in listed["cells"]:
+                self.assertEqual("refused" in cell, cell["shape"]["qk_dim"] == 20)
+                measured = [cell[key] for key in ("us", "us_min", "us_max", "bytes_s", "flop_s", "fraction", "check")]
+                self.assertTrue(all(value is None for value in measured) if "refused" in cell else None not in measured, cell)
         with tempfile.TemporaryDirectory() as folder:
             svg = pathlib.Path(folder) / "pages.svg"
-            pages = self.run_json("bench", "pages", "--threads", 1, "--shape", shape, "--page-sizes", "1,16", "--traffic",
+            pages = self.run_json("bench", "pages", "--threads", 1, "--shape", shape, "--page-size", "1,16", "--traffic",
                                   "shared:requests=30", "--plot", svg, "--json")
             ElementTree.fromstring(svg.read_text())
             code, _, err = quire("bench", "attention", "--shape", shape, "--plot", folder)
@@ -431,7 +456,7 @@ class Refusals(unittest.TestCase):
 
     def test_lists_of_numbers_have_ranges(self):
         for wrong in ("0", "-1", "257", "", "16,0", "x", "1.5"):
-            self.refused(2, "--page-sizes: .*(1 to 256|not a whole number)", "bench", "pages", "--page-sizes", wrong, "--traffic",
+            self.refused(2, "--page-size (.* is not a page size of 1 to 256|is empty)", "bench", "pages", "--page-size", wrong, "--traffic",
                          "mix:requests=5")
             self.refused(2, "--batch: .*(1 to 1024|not a whole number)", "bench", "step", model("llama"), "--batch",
                          wrong.replace("257", "1025"))

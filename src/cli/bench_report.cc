@@ -59,14 +59,19 @@ Json cell_to_json(const bench::AttentionCell& cell) {
                    {"hinted", s.hinted}};
   json["page_size"] = cell.spec.page_size;
   json["kv_dtype"] = cell.kv_dtype;
-  json["us"] = cell.us;
-  json["us_min"] = cell.us_min;
-  json["us_max"] = cell.us_max;
-  json["bytes_s"] = cell.bytes_s;
-  json["flop_s"] = cell.flop_s;
-  json["fraction"] = cell.fraction;
-  json["check"] = {{"error", cell.check_error}, {"gate", cell.check_gate}};
-  if (!cell.refused.empty()) json["refused"] = cell.refused;
+  const auto timed = [&cell](double value) { return cell.us > 0 ? Json(value) : Json(nullptr); };
+  json["us"] = timed(cell.us);
+  json["us_min"] = timed(cell.us_min);
+  json["us_max"] = timed(cell.us_max);
+  json["bytes_s"] = timed(cell.bytes_s);
+  json["flop_s"] = timed(cell.flop_s);
+  json["fraction"] = timed(cell.fraction);
+  json["check"] = nullptr;
+  if (cell.refused.empty()) {
+    json["check"] = {{"error", cell.check_error}, {"gate", cell.check_gate}};
+  } else {
+    json["refused"] = cell.refused;
+  }
   return json;
 }
 

@@ -19,6 +19,7 @@ Result<std::unique_ptr<platform::Device>> open_bench_device(const Options& optio
 
 nlohmann::ordered_json machine_to_json(const platform::DeviceInfo& info);
 nlohmann::ordered_json ceilings_to_json(const attention::bench::Ceilings& ceilings);
+// What was not measured is null.
 nlohmann::ordered_json cell_to_json(const attention::bench::AttentionCell& cell);
 
 void print_ceilings(const platform::DeviceInfo& info, const attention::bench::Ceilings& ceilings);

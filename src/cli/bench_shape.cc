@@ -8,6 +8,7 @@
 #include "base/nearest.h"
 #include "base/result.h"
 #include "base/text.h"
+#include "cli/options.h"
 
 namespace quire::cli {
 
@@ -61,6 +62,19 @@ Result<KvFormat> bench_kv_format(const std::string& kv_dtype) {
   return format;
 }
 
+Status append_page_sizes(std::string_view text, std::vector<int>* sizes) {
+  while (true) {
+    const std::string_view part = text.substr(0, text.find(','));
+    std::int32_t size = 0;
+    if (!parse_number(part, &size) || size < 1 || size > attention::kMaxPageSize)
+      return bad_input(fmt::format("'{}' is not a page size of 1 to {}; give them as 1,16,64", part,
+                                   attention::kMaxPageSize));
+    sizes->push_back(size);
+    if (part.size() == text.size()) return {};
+    text.remove_prefix(part.size() + 1);
+  }
+}
+
 }  // namespace
 
 Result<attention::bench::Shape> parse_bench_shape(const std::string& text) {
@@ -92,6 +106,28 @@ Result<attention::bench::Shape> parse_bench_shape(const std::string& text) {
 std::vector<std::string> default_bench_shapes() {
   return {"heads=32/8,dim=128,batch=1,ctx=8192,q=1", "heads=32/8,dim=128,batch=8,ctx=8192,q=1",
           "heads=9/3,dim=64,batch=1,ctx=4096,q=1", "heads=32/8,dim=128,batch=1,ctx=2048,q=512"};
+}
+
+void add_page_sizes(Settings& settings, std::vector<int>* target) {
+  const auto shown = [target] {
+    std::string text;
+    for (const int size : *target) text += (text.empty() ? "" : ",") + std::to_string(size);
+    return text;
+  };
+  settings.add({.name = "page-size",
+                .group = kEngineGroup,
+                .value_name = "N,...",
+                .help = "tokens per KV page, 1..256, one or more; auto is " + shown(),
+                .repeats = true,
+                .set = [target, standard = *target](const std::string& text) -> Status {
+                  if (text == "auto") {
+                    *target = standard;
+                    return {};
+                  }
+                  return append_page_sizes(text, target);
+                },
+                .show = shown,
+                .clear = [target] { target->clear(); }});
 }
 
 Result<std::vector<attention::bench::CellSpec>> bench_cells(const std::string& backend,

@@ -6,12 +6,16 @@
 #include <vector>
 
 #include "attention/bench/bench.h"
+#include "cli/settings.h"
 
 namespace quire::cli {
 
 // Unsaid parts are those of bench::Shape. dim=QK/V; 576/512 with one KV head is the latent form.
 Result<attention::bench::Shape> parse_bench_shape(const std::string& text);
 std::vector<std::string> default_bench_shapes();
+
+// --page-size 1,16,64, which may repeat. `target` holds the default, and outlives the settings.
+void add_page_sizes(Settings& settings, std::vector<int>* target);
 
 // Every shape with every page size, for the rows called `backend`; "all": every row but the oracle, which is
 // only timed when it is asked for by name.

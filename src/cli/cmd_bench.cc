@@ -56,7 +56,7 @@ Status device(const DeviceFlags& flags) {
 struct AttentionFlags : DeviceFlags {
   std::string backend = "all";
   std::vector<std::string> shapes;
-  std::vector<int> page_sizes;
+  std::vector<int> page_sizes = {64};
   std::string plot;
 };
 
@@ -65,8 +65,7 @@ Status attention_bench(const AttentionFlags& flags) {
   QUIRE_TRY(device, open_bench_device(flags.options));
   const std::span<const attention::Backend> table = attention::backends(device->info().kind);
   const std::vector<std::string> shapes = flags.shapes.empty() ? default_bench_shapes() : flags.shapes;
-  const std::vector<int> pages = flags.page_sizes.empty() ? std::vector<int>{64} : flags.page_sizes;
-  QUIRE_TRY(specs, bench_cells(flags.backend, shapes, pages, flags.options.kv_dtype, table));
+  QUIRE_TRY(specs, bench_cells(flags.backend, shapes, flags.page_sizes, flags.options.kv_dtype, table));
   QUIRE_TRY(report, bench::bench_attention(*device, table, specs, {}));
   QUIRE_TRY_STATUS(write_plot(flags.plot, {chart_of(report.cells, "attention, us a layer")}));
   bool fine = true;
@@ -233,12 +232,11 @@ std::vector<Command> make_bench(CLI::App& root) {
              "heads=32/8,dim=128,batch=1,ctx=8192,q=1 (dim=192/128, dim=576/512 is latent; shared=N: the "
              "sequences "
              "have N keys in common; prefix=N: and the row is told so); may repeat")
-      .list("--page-sizes", &of_attention->page_sizes, 1, attention::kMaxPageSize,
-            "one or more page sizes: 1,16,64")
       .file("--plot", &of_attention->plot, "write the figures as a chart to this file")
       .json(&of_attention->json);
-  constexpr std::string_view kAttention[] = {"device", "threads", "page-size", "kv-dtype"};
+  constexpr std::string_view kAttention[] = {"device", "threads", "kv-dtype"};
   add_engine_settings(*of_attention->settings, &of_attention->options, kAttention);
+  add_page_sizes(*of_attention->settings, &of_attention->page_sizes);
 
   auto of_step = std::make_shared<StepFlags>();
   constexpr int kMostContext = 1 << 30;
@@ -266,12 +264,7 @@ std::vector<Command> make_bench(CLI::App& root) {
 
   return {{&device_command.app(), of_device->settings, [of_device] { return device(*of_device); }},
           {&attention_command.app(), of_attention->settings,
-           [of_attention] {
-             AttentionFlags flags = *of_attention;
-             if (flags.page_sizes.empty() && flags.options.page_size > 0)
-               flags.page_sizes = {flags.options.page_size};
-             return attention_bench(flags);
-           }},
+           [of_attention] { return attention_bench(*of_attention); }},
           make_bench_pages(group.app()),
           {&step_command.app(), of_step->settings, [of_step] { return step(*of_step); }},
           {&scheduler_command.app(), of_scheduler->settings,

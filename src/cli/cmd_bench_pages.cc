@@ -27,7 +27,7 @@ struct PagesFlags {
   std::string backend = "all";
   std::string shape = "heads=32/8,dim=128,batch=16,ctx=8192,q=1";
   std::string traffic = "mix:requests=300";
-  std::vector<int> page_sizes;
+  std::vector<int> page_sizes = {1, 16, 64, 256};
   std::string plot;
   bool json = false;
 };
@@ -121,14 +121,13 @@ std::vector<BarChart> charts_of(const bench::AttentionReport& report, const std:
 
 Status pages(const PagesFlags& flags) {
   QUIRE_TRY_STATUS(check_plot(flags.plot));
-  const std::vector<int> page_sizes =
-      flags.page_sizes.empty() ? std::vector<int>{1, 16, 64, 256} : flags.page_sizes;
   QUIRE_TRY(traffic, simulate::parse_synthetic(flags.traffic));
   QUIRE_TRY(device, open_bench_device(flags.options));
   const std::span<const attention::Backend> table = attention::backends(device->info().kind);
-  QUIRE_TRY(specs, bench_cells(flags.backend, {flags.shape}, page_sizes, flags.options.kv_dtype, table));
+  QUIRE_TRY(specs,
+            bench_cells(flags.backend, {flags.shape}, flags.page_sizes, flags.options.kv_dtype, table));
   QUIRE_TRY(report, bench::bench_attention(*device, table, specs, {}));
-  QUIRE_TRY(hits, hits_of(page_sizes, traffic));
+  QUIRE_TRY(hits, hits_of(flags.page_sizes, traffic));
   QUIRE_TRY_STATUS(write_plot(flags.plot, charts_of(report, hits)));
   bool fine = true;
   for (const bench::AttentionCell& cell : report.cells)
@@ -156,9 +155,7 @@ Command make_bench_pages(CLI::App& group) {
   auto flags = std::make_shared<PagesFlags>();
   Flags command(group, "pages",
                 "page sizes side by side: table bytes, kernel time, tokens found in the prefix cache");
-  command
-      .list("--page-sizes", &flags->page_sizes, 1, attention::kMaxPageSize, "page sizes; default 1,16,64,256")
-      .text("--backend", &flags->backend, "a row, or all (but the oracle)")
+  command.text("--backend", &flags->backend, "a row, or all (but the oracle)")
       .text("--shape", &flags->shape,
             "as of bench attention; default heads=32/8,dim=128,batch=16,ctx=8192,q=1")
       .text("--traffic", &flags->traffic, "as of simulate --synthetic; default mix:requests=300")
@@ -166,6 +163,7 @@ Command make_bench_pages(CLI::App& group) {
       .json(&flags->json);
   constexpr std::string_view kEngine[] = {"device", "threads", "kv-dtype"};
   add_engine_settings(*flags->settings, &flags->options, kEngine);
+  add_page_sizes(*flags->settings, &flags->page_sizes);
   return {&command.app(), flags->settings, [flags] { return pages(*flags); }};
 }
 

@@ -108,7 +108,8 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
        .help = "row for one call, as in full.decode=reference",
        .repeats = true,
        .set = [o](const std::string& value) { return parse_call_pin(value, o); },
-       .show = [o] { return show_call_pins(*o); }});
+       .show = [o] { return show_call_pins(*o); },
+       .clear = [o] { o->attention.clear(); }});
   number("page-size", "tokens per KV page, 1..256", &o->page_size, 256);
   text("page-order", "page_first|layer_first", "order of the KV arena; default: the platform's",
        &o->page_order);
@@ -186,7 +187,8 @@ void add_sampling_settings(Settings& settings, SamplingFlags* f) {
                 .help = "added to a token's logit",
                 .repeats = true,
                 .set = [f](const std::string& value) { return parse_logit_bias(value, &f->sampling); },
-                .show = [f] { return show_logit_bias(f->sampling); }});
+                .show = [f] { return show_logit_bias(f->sampling); },
+                .clear = [f] { f->sampling.logit_bias.clear(); }});
   settings.add({.name = "seed",
                 .group = group,
                 .value_name = "N",
@@ -202,7 +204,8 @@ void add_sampling_settings(Settings& settings, SamplingFlags* f) {
                   f->stop.push_back(value);
                   return {};
                 },
-                .show = [f] { return fmt::format("{}", fmt::join(f->stop, ", ")); }});
+                .show = [f] { return fmt::format("{}", fmt::join(f->stop, ", ")); },
+                .clear = [f] { f->stop.clear(); }});
   settings.add({.name = "ignore-eos",
                 .group = group,
                 .value_name = "",

@@ -37,7 +37,10 @@ std::string_view to_string(Origin origin) {
   return "default";
 }
 
-void Settings::add(Setting setting) { settings_.push_back(std::move(setting)); }
+void Settings::add(Setting setting) {
+  QUIRE_CHECK(!setting.repeats || setting.clear, "{} repeats and cannot be cleared", setting.name);
+  settings_.push_back(std::move(setting));
+}
 
 void Settings::describe(std::string_view name, std::string help) {
   const auto found = std::find_if(settings_.begin(), settings_.end(),
@@ -73,6 +76,7 @@ Status Settings::apply_one(Setting& setting, const std::vector<std::string>& val
   if (values.size() > 1 && !setting.repeats) {
     return bad_input(fmt::format("{} is given {} times: give it once", source, values.size()));
   }
+  if (setting.repeats) setting.clear();
   for (const std::string& value : values) {
     if (value.empty()) {
       return bad_input(fmt::format("{} is empty: {}", source,

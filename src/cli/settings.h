@@ -30,10 +30,11 @@ struct Setting {
   std::string group;       // heading in --help
   std::string value_name;  // "N"; empty: a switch without a value
   std::string help;
-  bool repeats = false;  // may be given several times
+  bool repeats = false;  // may be given several times: `set` appends
   // Parses and stores a text that is not empty; messages without the flag's name.
   std::function<Status(const std::string&)> set;
   std::function<std::string()> show;  // the present value, as text
+  std::function<void()> clear = {};   // forgets a weaker origin's values; REQUIRED of those that repeat
   Origin origin = Origin::standard;
 };
 

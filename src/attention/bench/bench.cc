@@ -117,6 +117,9 @@ void one_round(Bench& bench, std::vector<Running>& cells, bool first) {
   bench.meter->copy();
   bench.meter->launches();
   const double flop_s = bench.meter->matmul();
+  const bool none =
+      std::all_of(cells.begin(), cells.end(), [](const Running& r) { return r.data == nullptr; });
+  if (none) bench.meter->read();  // a ceiling all the same
   for (Running& r : cells) {
     if (r.data == nullptr || (!first && r.us.size() == 1 && r.us[0] > kLongRun * 1e6)) continue;
     const double read = bench.meter->read();
@@ -125,6 +128,21 @@ void one_round(Bench& bench, std::vector<Running>& cells, bool first) {
     r.us.push_back(seconds * 1e6);
     r.fractions.push_back(least / seconds);
   }
+}
+
+// The reasons of cells that were all refused, each once.
+Status check_any_served(const std::vector<Running>& cells) {
+  std::vector<std::string> reasons;
+  for (const Running& r : cells) {
+    if (r.cell.refused.empty()) return {};
+    if (std::find(reasons.begin(), reasons.end(), r.cell.refused) == reasons.end())
+      reasons.push_back(r.cell.refused);
+  }
+  if (reasons.empty()) return {};
+  return bad_input(fmt::format(
+      "nothing here can be measured: {}. Give another --shape, --page-size, --kv-dtype or --backend "
+      "(`quire backends` shows what each row takes)",
+      comma_list(reasons)));
 }
 
 AttentionCell finish(Running& r) {
@@ -155,6 +173,7 @@ Result<AttentionReport> bench_attention(platform::Device& device, std::span<cons
     if (running.data != nullptr && !cpu) running.data->record();
     cells.push_back(std::move(running));
   }
+  QUIRE_TRY_STATUS(check_any_served(cells));
   for (int round = 0; round < options.rounds; ++round) one_round(bench, cells, round == 0);
   AttentionReport report;
   for (Running& r : cells) report.cells.push_back(finish(r));

@@ -55,7 +55,7 @@ struct AttentionCell {
   CellSpec spec;
   std::string call;  // "decode", "verify", "extend"
   std::string kv_dtype;
-  double us = 0;  // one layer: median, least and most over the rounds
+  double us = 0;  // one layer: median, least and most over the rounds; 0: not timed, nor is what follows
   double us_min = 0;
   double us_max = 0;
   double bytes_s = 0;  // cache bytes that must be read, per second
@@ -81,7 +81,8 @@ struct AttentionReport {
 
 Result<Ceilings> bench_device(platform::Device& device, const Options& options);
 
-// Unknown row names are bad_input; a failed check leaves the cell's times at 0 with its error over its gate.
+// Unknown row names are bad_input, and so are cells of which no row can serve one: it says why. A failed
+// check leaves the cell's times at 0 with its error over its gate.
 Result<AttentionReport> bench_attention(platform::Device& device, std::span<const Backend> table,
                                         const std::vector<CellSpec>& specs, const Options& options);
 

@@ -43,11 +43,20 @@ TEST(BenchAttention, NamesWhatItCannotServe) {
   const auto unknown = bench_attention(*cpu, backends(platform::Kind::cpu), {{.backend = "nothing"}}, kQuick);
   ASSERT_FALSE(unknown.ok());
   EXPECT_NE(unknown.error().message.find("reference"), std::string::npos);
-  const auto refused = bench_attention(*cpu, backends(platform::Kind::cpu),
-                                       {{.backend = "cpu", .shape = {2, 1, 20, 20, 1, 64, 1}}}, kQuick);
-  ASSERT_TRUE(refused.ok());
-  EXPECT_FALSE(refused->cells[0].refused.empty());
-  EXPECT_EQ(refused->cells[0].us, 0.0);
+  const CellSpec odd{.backend = "cpu", .shape = {2, 1, 20, 20, 1, 64, 1}};
+  const CellSpec even{.backend = "cpu", .shape = {2, 1, 16, 16, 1, 64, 1}};
+  const auto mixed = bench_attention(*cpu, backends(platform::Kind::cpu), {odd, even}, kQuick);
+  ASSERT_TRUE(mixed.ok());
+  EXPECT_FALSE(mixed->cells[0].refused.empty());
+  EXPECT_EQ(mixed->cells[0].us, 0.0);
+  EXPECT_TRUE(mixed->cells[1].refused.empty());
+  EXPECT_GT(mixed->cells[1].us, 0.0);
+  const auto refused = bench_attention(*cpu, backends(platform::Kind::cpu), {odd, odd}, kQuick);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::bad_input);
+  const std::string& why = refused.error().message;
+  EXPECT_NE(why.find(mixed->cells[0].refused), std::string::npos) << why;
+  EXPECT_EQ(why.find("head dims 20"), why.rfind("head dims 20")) << "the same reason twice: " << why;
 }
 
 TEST(BenchDevice, MeasuresEveryCeiling) {
