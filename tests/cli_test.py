@@ -138,9 +138,25 @@ class Json(unittest.TestCase):
                 code, out, err = quire("bench", command, "--page-size", sizes)
                 self.assertEqual((code, out), (2, ""), err)
                 self.assertIn(f"--page-size {sizes}: '{wrong}' is not a page size of 1 to 256", err)
+        code, _, err = quire("bench", "offline", model("llama"), "--requests", 4, "--prompt", 2048, "--output", 1)
+        self.assertEqual(code, 2, err)
+        self.assertTrue(err.rstrip().endswith("the model's context is 2048: use --prompt 2047 or less"), err)
         for running, waiting, context, steps in ((1, 5, 20, 50), (16, 0, 100000, 2)):
             code, _, err = quire("bench", "scheduler", "--running", running, "--waiting", waiting, "--context", context, "--steps", steps)
             self.assertEqual(code, 0, err)
+
+    def test_bench_step_measures_what_it_names_or_refuses(self):
+        step = ("bench", "step", model("llama"), "--context", 64, "--steps", 8, "--batch")
+        code, out, err = quire(*step, 64, "--kv-memory", 458752)
+        self.assertEqual((code, out), (3, ""), err)
+        ways = re.search(r"a batch of 64 .*--kv-memory is 448 KiB: use --kv-memory (\d+) or more, or --batch (\d+) or less", err)
+        self.assertIsNotNone(ways, err)
+        for batch, memory in ((64, ways[1]), (ways[2], 458752)):
+            measured = self.run_json(*step, batch, "--kv-memory", memory, "--json")
+            self.assertEqual([cell["batch"] for cell in measured["steps"]], [int(batch)])
+        code, _, err = quire("bench", "step", model("llama"), "--batch", 1, "--context", 999999999)
+        self.assertEqual(code, 2, err)
+        self.assertRegex(err, r"the model's context is 2048: use --context \d+ or less")
 
     def test_run_prompts_is_a_batch_with_indices_and_the_same_answers(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:

@@ -239,11 +239,10 @@ std::vector<Command> make_bench(CLI::App& root) {
   add_page_sizes(*of_attention->settings, &of_attention->page_sizes);
 
   auto of_step = std::make_shared<StepFlags>();
-  constexpr int kMostContext = 1 << 30;
   Flags step_command(group.app(), "step", "decode steps of a model at given batches and contexts");
   step_command.need("MODEL", &of_step->model, "a Hugging Face folder or a .gguf file")
       .list("--batch", &of_step->batches, 1, engine::kMaxRunning, "batch sizes: 1,8")
-      .list("--context", &of_step->contexts, 2, kMostContext, "contexts in tokens: 128,4096")
+      .list("--context", &of_step->contexts, 2, engine::kMostBenchContext, "contexts in tokens: 128,4096")
       .list("--chunk", &of_step->chunks, 1, engine::kMaxChunkTokens,
             "time prompt chunks too: 64,256,512 tokens, behind contexts rounded to the largest")
       .number("--steps", &of_step->steps, 1, 4096, "steps measured; the median is reported")

@@ -33,6 +33,43 @@ Status check(const BenchOfflineRequest& request, const Options& options) {
       request.requests <= kMaxWaiting ? fmt::format(", or --max-waiting {} or more", request.requests) : ""));
 }
 
+// In this command's words, before anything is loaded.
+Status check_context(const std::string& model, const Options& options, const BenchOfflineRequest& request) {
+  QUIRE_TRY(surveyed, survey(model, options));
+  const std::int64_t most = surveyed.spec.max_context;
+  const std::int64_t prompt = request.prompt_tokens;
+  const std::int64_t output = request.output_tokens;
+  if (prompt + output <= most) return {};
+  std::vector<std::string> ways;
+  if (most > output) ways.push_back(fmt::format("--prompt {} or less", most - output));
+  if (most > prompt) ways.push_back(fmt::format("--output {} or less", most - prompt));
+  if (ways.empty()) ways.push_back(fmt::format("--prompt and --output of {} together", most));
+  if (options.max_context > 0) ways.emplace_back("a larger --max-context");
+  return bad_input(fmt::format("--prompt {} and --output {} are {} tokens and {} context is {}: use {}",
+                               prompt, output, prompt + output,
+                               options.max_context > 0 ? "the --max-context of this" : "the model's", most,
+                               fmt::join(ways, ", or ")));
+}
+
+// One of the requests, alone in the cache. The last token's KV is never written.
+Status check_kv(const EngineImpl& engine, const Options& options, const BenchOfflineRequest& request) {
+  const RequestLimits& limits = engine.request_limits();
+  const std::int64_t needed = std::int64_t{request.prompt_tokens} + request.output_tokens - 1;
+  const std::int64_t most = limits.most_kv_tokens;
+  if (needed <= most) return {};
+  std::vector<std::string> ways;
+  if (options.kv_memory_bytes > 0)
+    ways.push_back(fmt::format("--kv-memory {} or more", limits.kv_memory_for(needed)));
+  if (most >= request.output_tokens)
+    ways.push_back(fmt::format("--prompt {} or less", most + 1 - request.output_tokens));
+  if (most >= request.prompt_tokens)
+    ways.push_back(fmt::format("--output {} or less", most + 1 - request.prompt_tokens));
+  if (ways.empty()) ways.push_back(fmt::format("--prompt and --output of {} together", most + 1));
+  return no_resources(
+      fmt::format("--prompt {} with --output {} needs KV for {} tokens, and the whole cache holds {}: use {}",
+                  request.prompt_tokens, request.output_tokens, needed, most, fmt::join(ways, ", or ")));
+}
+
 Status submit_all(EngineImpl& engine, std::int32_t vocab, const BenchOfflineRequest& request) {
   std::mt19937_64 random(request.seed);
   for (std::int32_t r = 0; r < request.requests; ++r) {
@@ -77,10 +114,12 @@ Result<Times> run(EngineImpl& engine, Clock::time_point begin, const BenchOfflin
 Result<BenchOfflineReport> bench_offline(const std::string& model, Options options,
                                          const BenchOfflineRequest& request) {
   QUIRE_TRY_STATUS(check(request, options));
+  QUIRE_TRY_STATUS(check_context(model, options, request));
   if (options.max_context == 0) options.max_context = request.prompt_tokens + request.output_tokens;
   QUIRE_TRY(engine, EngineImpl::open(model, options));
+  QUIRE_TRY_STATUS(check_kv(*engine, options, request));
   const Clock::time_point begin = Clock::now();
-  QUIRE_TRY_STATUS(submit_all(*engine, engine->vocab(), request));
+  QUIRE_TRY_STATUS(submit_all(*engine, engine->request_limits().vocab, request));
   QUIRE_TRY(times, run(*engine, begin, request));
   const EngineStats stats = engine->stats();
   BenchOfflineReport report;

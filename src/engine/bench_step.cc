@@ -6,35 +6,29 @@
 
 #include "base/check.h"
 #include "base/quantile.h"
+#include "engine/bench_needs.h"
 #include "engine/engine_impl.h"
 
 namespace quire::engine {
 namespace {
 
-constexpr std::int32_t kWarmSteps = 3;
-
-Status check(const BenchStepRequest& request) {
-  if (request.batches.empty() || request.contexts.empty() || request.steps < 1)
-    return bad_input("bench step needs at least one batch size, one context and one step");
-  for (const std::int32_t batch : request.batches)
-    if (batch < 1) return bad_input(fmt::format("batch size {} is below 1", batch));
-  for (const std::int32_t context : request.contexts)
-    if (context < 2) return bad_input(fmt::format("context {} is below 2 tokens", context));
-  for (const std::int32_t chunk : request.chunks)
-    if (chunk < 1) return bad_input(fmt::format("chunk {} is below 1 token", chunk));
-  return {};
-}
-
-// More than a cell takes: the first sequences decode while the last ones' prompts are still in progress.
-std::int32_t answer_tokens(const BenchStepRequest& request, std::int32_t batch) {
-  return 2 * (kWarmSteps + request.steps) + 4 * batch;
-}
-
-// A sequence that ended early would leave less work than the cell says.
 Status none_failed(const std::vector<Output>& outputs) {
   for (const Output& output : outputs)
     if (output.finish == Finish::failed) return bad_input(output.error);
   return {};
+}
+
+// A step that decoded other rows is none of the cell, whatever kept them away.
+Status all_decoded(const EngineImpl& engine, const std::vector<Output>& outputs, std::int32_t batch) {
+  QUIRE_TRY_STATUS(none_failed(outputs));
+  std::size_t rows = 0;
+  for (const Output& output : outputs) rows += output.tokens.size();
+  if (rows == static_cast<std::size_t>(batch)) return {};
+  return no_resources(
+      fmt::format("a step decoded {} sequences and not the batch of {}, so it is no measurement of it ({} "
+                  "retractions): use "
+                  "more --kv-memory or a smaller --batch",
+                  rows, batch, engine.stats().retractions));
 }
 
 // Steps until every sequence decodes; the last outputs are taken in.
@@ -62,7 +56,7 @@ Result<BenchStepCell> measure(EngineImpl& engine, const BenchStepRequest& reques
   for (std::int32_t b = 0; b < batch; ++b) {
     Request one;
     one.prompt.assign(static_cast<std::size_t>(context - 1), 1);
-    one.max_tokens = answer_tokens(request, batch);
+    one.max_tokens = static_cast<std::int32_t>(answer_tokens(request, batch, context, engine.chunk_tokens()));
     QUIRE_TRY(id, engine.submit(std::move(one)));
     ids.push_back(id);
   }
@@ -71,7 +65,7 @@ Result<BenchStepCell> measure(EngineImpl& engine, const BenchStepRequest& reques
   for (std::int32_t s = 0; s < kWarmSteps; ++s) {
     engine.recycle(outputs);
     engine.step(outputs);
-    QUIRE_TRY_STATUS(none_failed(outputs));
+    QUIRE_TRY_STATUS(all_decoded(engine, outputs, batch));
   }
   const EngineStats before = engine.stats();
   std::vector<double> times;
@@ -83,7 +77,7 @@ Result<BenchStepCell> measure(EngineImpl& engine, const BenchStepRequest& reques
     const Clock::time_point now = Clock::now();
     times.push_back(seconds(now - last));
     last = now;
-    QUIRE_TRY_STATUS(none_failed(outputs));
+    QUIRE_TRY_STATUS(all_decoded(engine, outputs, batch));
   }
   const double wall = seconds(last - begin);
   const EngineStats after = engine.stats();
@@ -115,10 +109,14 @@ Result<double> time_chunk(EngineImpl& engine, std::int32_t context, std::int32_t
   const std::int64_t steps = context / engine.chunk_tokens();
   for (std::int64_t s = 0; s < steps; ++s) engine.step(outputs);
   engine.pretend_prefill(false);
+  const std::int64_t before = engine.stats().steps;
   const Clock::time_point begin = Clock::now();
   while (engine.step(outputs)) continue;
   const double time = seconds(Clock::now() - begin);
+  QUIRE_TRY_STATUS(none_failed(outputs));
   QUIRE_CHECK(outputs.size() == 1 && outputs[0].id == id, "{} outputs", outputs.size());
+  QUIRE_CHECK(engine.stats().steps == before + 1, "a chunk of {} took {} steps", chunk,
+              engine.stats().steps - before);
   return time;
 }
 
@@ -160,34 +158,10 @@ Status measure_chunks(EngineImpl& engine, const BenchStepRequest& request,
 
 Result<std::vector<BenchStepCell>> bench_step(const std::string& model, Options options,
                                               const BenchStepRequest& request) {
-  QUIRE_TRY_STATUS(check(request));
-  const std::int32_t batch = *std::max_element(request.batches.begin(), request.batches.end());
-  if (options.max_running == 0) options.max_running = batch;
-  if (options.max_running < batch)
-    return bad_input(
-        fmt::format("a batch of {0} needs {0} running sequences and --max-running is {1}: use "
-                    "--max-running {0}",
-                    batch, options.max_running));
-  if (!request.chunks.empty()) {
-    const std::int32_t chunk = *std::max_element(request.chunks.begin(), request.chunks.end());
-    if (options.chunk_tokens == 0) options.chunk_tokens = chunk;
-    if (options.chunk_tokens < chunk)
-      return bad_input(fmt::format("a chunk of {0} tokens is over --chunk-tokens {1}: use --chunk-tokens {0}",
-                                   chunk, options.chunk_tokens));
-  }
   options.prefix_cache = "off";
-  QUIRE_TRY(first, EngineImpl::open(model, options));
-  std::unique_ptr<EngineImpl> engine = std::move(first);
-  const std::int32_t longest = *std::max_element(request.contexts.begin(), request.contexts.end());
-  const std::int64_t tokens =
-      std::int64_t{batch} * (longest + answer_tokens(request, batch) + engine->info().page_size);
-  if (options.kv_memory_bytes == 0 && engine->info().kv_capacity_tokens < tokens) {
-    // `auto` is meant for serving; here every sequence has its whole context at once.
-    options.kv_memory_bytes = engine->kv_bytes_per_token() * (tokens + tokens / 16);
-    engine.reset();
-    QUIRE_TRY(larger, EngineImpl::open(model, options));
-    engine = std::move(larger);
-  }
+  QUIRE_TRY_STATUS(provide(model, request, options));
+  options.prefix_cache = "off";
+  QUIRE_TRY(engine, EngineImpl::open(model, options));
   std::vector<BenchStepCell> cells;
   for (const std::int32_t context : request.contexts) {
     for (const std::int32_t size : request.batches) {

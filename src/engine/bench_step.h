@@ -13,6 +13,8 @@
 
 namespace quire::engine {
 
+inline constexpr std::int32_t kMostBenchContext = 1 << 30;
+
 struct BenchStepRequest {
   std::vector<std::int32_t> batches;   // sequences decoding together
   std::vector<std::int32_t> contexts;  // tokens in the cache of each
@@ -34,7 +36,8 @@ struct BenchStepCell {
 
 // Cells in the order contexts x batches, then contexts x chunks; before a chunk stands a whole number of the
 // largest one, so contexts are rounded down to that, 0 included, and each is measured once. Limits that the
-// cells need are set in `options` where they are 0. The prefix cache is off: prompts are measured, not found.
+// cells need are set in `options` where they are 0; what they cannot have is refused (bench_needs.h), so a
+// cell's figure is of steps with exactly its rows. The prefix cache is off: prompts are measured, not found.
 Result<std::vector<BenchStepCell>> bench_step(const std::string& model, Options options,
                                               const BenchStepRequest& request);
 

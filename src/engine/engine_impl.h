@@ -47,7 +47,7 @@ class EngineImpl final : public Engine {
   std::int64_t weight_bytes() const;
   std::int64_t kv_bytes_per_token() const;
   std::int32_t chunk_tokens() const { return parts_->spec.chunk_tokens; }
-  std::int32_t vocab() const { return request_limits_.vocab; }
+  const RequestLimits& request_limits() const { return request_limits_; }
 
  private:
   EngineImpl() = default;

@@ -32,6 +32,14 @@ kv::PageCounts pages_of(const KvPlan& plan, std::int64_t sequences, std::int64_t
   return counts;
 }
 
+// With what the admission of the last of them asks for besides.
+kv::PageCounts pages_with_room(const KvPlan& plan, std::int64_t sequences, std::int64_t tokens,
+                               std::int64_t step_tokens) {
+  kv::PageCounts counts = pages_of(plan, sequences, tokens, step_tokens);
+  for (std::uint32_t g = 0; g < plan.rules.size(); ++g) counts[GroupId{g}] += sequences - 1;
+  return counts;
+}
+
 // The longest sequence that fits in the slabs alone.
 std::int64_t capacity_of(const KvPlan& plan, std::int64_t step_tokens) {
   std::int64_t low = 0;
@@ -43,7 +51,7 @@ std::int64_t capacity_of(const KvPlan& plan, std::int64_t step_tokens) {
   if (!bounded) return high;
   while (low < high) {
     const std::int64_t middle = (low + high + 1) / 2;
-    const bool fits = plan.slabs.slabs_for(pages_of(plan, 1, middle, step_tokens)) <= plan.slab_count;
+    const bool fits = holds(plan, 1, middle, step_tokens);
     (fits ? low : high) = fits ? middle : middle - 1;
   }
   return low;
@@ -160,18 +168,23 @@ Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available) {
 }
 
 // The slabs' size follows the memory, so a figure is tried before it is named.
-std::int64_t kv_memory_for(EngineSpec spec, std::int64_t tokens) {
+std::int64_t kv_memory_for(EngineSpec spec, std::int64_t tokens, std::int64_t sequences) {
   spec.kv_memory_bytes = 1;
   KvPlan plan{.rules = rules_of(spec)};
   while (true) {
     const Status done = cut(spec, spec.kv_memory_bytes, plan);
     QUIRE_CHECK(done.ok(), "KV memory of {} bytes: {}", spec.kv_memory_bytes, done.error().message);
-    const std::int64_t slabs = std::max(plan.slabs.least_slabs(),
-                                        plan.slabs.slabs_for(pages_of(plan, 1, tokens, spec.chunk_tokens)));
+    const std::int64_t slabs =
+        std::max(plan.slabs.least_slabs(),
+                 plan.slabs.slabs_for(pages_with_room(plan, sequences, tokens, spec.chunk_tokens)));
     const std::int64_t bytes = slabs * plan.slabs.slab_bytes;
     if (bytes <= spec.kv_memory_bytes) return spec.kv_memory_bytes;
     spec.kv_memory_bytes = bytes;
   }
+}
+
+bool holds(const KvPlan& plan, std::int64_t sequences, std::int64_t tokens, std::int64_t step_tokens) {
+  return plan.slabs.slabs_for(pages_with_room(plan, sequences, tokens, step_tokens)) <= plan.slab_count;
 }
 
 std::int64_t prefix_tree_bytes(const KvPlan& plan) {

@@ -28,8 +28,13 @@ struct KvPlan {
 // group fits.
 Result<KvPlan> plan_kv(const EngineSpec& spec, std::int64_t available);
 
-// The --kv-memory with which one sequence of `tokens` fits, for messages: near the least such value.
-std::int64_t kv_memory_for(EngineSpec spec, std::int64_t tokens);
+// The --kv-memory with which the arena holds() them: near the least such value.
+std::int64_t kv_memory_for(EngineSpec spec, std::int64_t tokens, std::int64_t sequences = 1);
+
+// Whether the arena holds them at once, each at its largest, when a step adds at most `step_tokens` to one,
+// and so many pages more that none of them waits for the others: the scheduler admits a sequence only where a
+// page for each running one stays free.
+bool holds(const KvPlan& plan, std::int64_t sequences, std::int64_t tokens, std::int64_t step_tokens);
 
 // What the prefix tree needs on the host when every page of the arena is in it.
 std::int64_t prefix_tree_bytes(const KvPlan& plan);

@@ -49,6 +49,7 @@ class Assembler {
                         .spec = std::move(parts_->spec),
                         .kv = std::move(parts_->kv),
                         .ledger = parts_->ledger,
+                        .available_bytes = parts_->device->memory().available_bytes,
                         .notes = parts_->notes};
   }
 

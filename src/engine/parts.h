@@ -71,6 +71,7 @@ struct EngineSurvey {
   EngineSpec spec;
   KvPlan kv;
   Ledger ledger;
+  std::int64_t available_bytes = 0;  // on the device now
   std::vector<std::string> notes;
 };
 Result<EngineSurvey> survey(const std::string& model, const Options& options);
