@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "platform/cuda/library.h"
 #include "platform/cuda/memory.h"
 #include "platform/cuda/stream.h"
 #include "platform/cuda/stream_impl.h"
@@ -22,7 +23,7 @@ std::string why_none(cudaError_t error, int count) {
   if (error == cudaErrorInsufficientDriver) {
     int driver = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
-      return "no driver (libcuda.so.1 is not found)";
+      return fmt::format("no driver ({})", why_no_driver());
     return fmt::format("the driver is for CUDA {}.{} and this build needs {}.{}", driver / 1000,
                        driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
   }

@@ -90,6 +90,23 @@ std::vector<std::string> library_folders() {
   return folders;
 }
 
+std::string why_no_driver(const std::string& name) {
+  void* handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* error = dlerror();
+    const std::string said = error == nullptr ? "no reason given" : error;
+    // Of this file and not of one that it needs.
+    if (said.starts_with(name + ": ") && said.find("No such file") != std::string::npos)
+      return name + " is not found";
+    return fmt::format("{} does not load: {}", name, said);
+  }
+  const std::string path = path_of(handle);
+  const bool driver = dlsym(handle, "cuInit") != nullptr;
+  dlclose(handle);
+  return driver ? fmt::format("{} does not start", path)
+                : fmt::format("{} is no CUDA driver: it has no cuInit", path);
+}
+
 Result<Library> Library::open(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, Library> loaded;

@@ -16,6 +16,10 @@ namespace quire::platform::cuda {
 // system's own search (LD_LIBRARY_PATH, ldconfig) comes before all of them and is not listed.
 std::vector<std::string> library_folders();
 
+// Why the driver, a library of that name, cannot be used where the system's search for libraries finds it or
+// does not: "libcuda.so.1 is not found", or what the loader says of the file that is there.
+std::string why_no_driver(const std::string& name = "libcuda.so.1");
+
 // A loaded library; stays loaded until the process ends, since what it made (handles, kernels) may live as
 // long.
 class Library {

@@ -46,6 +46,20 @@ TEST_F(LibraryTest, AFileThatDoesNotLoadIsNamedWithItsReason) {
   EXPECT_NE(library.error().message.find("does not load"), std::string::npos) << library.error().message;
 }
 
+TEST_F(LibraryTest, ADriverThatIsThereIsNotOneThatIsMissing) {
+  EXPECT_EQ(why_no_driver("libnosuchthing.so.1"), "libnosuchthing.so.1 is not found");
+  for (const char* text :
+       {"", "not a library, whatever its name says: it is some text of more than an ELF head"}) {
+    const std::string path = folder_ / "libcuda.so.1";
+    std::ofstream(path) << text;
+    const std::string said = why_no_driver(path);
+    EXPECT_TRUE(said.starts_with(path + " does not load: ")) << said;
+    EXPECT_NE(said.find(*text == 0 ? "file too short" : "invalid ELF header"), std::string::npos) << said;
+  }
+  const std::string said = why_no_driver("libm.so.6");
+  EXPECT_TRUE(said.ends_with("libm.so.6 is no CUDA driver: it has no cuInit")) << said;
+}
+
 TEST_F(LibraryTest, SearchesThePythonEnvironmentsPackages) {
   const fs::path package = folder_ / "lib/python3.12/site-packages/nvidia/cu13/lib";
   fs::create_directories(package);
