@@ -389,6 +389,12 @@ class Refusals(unittest.TestCase):
                       ("serve", model("llama"), "--host"), ("score", model("llama"), "--ids-file"), ("bench", "serve", "--prompts"),
                       ("bench", "serve", "--rate"), ("bench", "attention", "--shape"), ("config", "--config")):
             self.refused(2, rf"^quire: {flags[-1]} is empty: give a value, or leave it out\n$", *flags, "")
+        for flag in ("--json-schema=", "--schedule=", "--config="):
+            self.refused(2, f"^quire: {flag[:-1]} is empty: give a value, or leave it out\n$", *run, flag, "--json")
+        self.refused(2, "^quire: --write-trace is empty", *simulate, "--write-trace=", "--json")
+        self.assertEqual(quire(*run, "--max-tokens", 1, "--served-model-name=")[0], 2, "not of this command")
+        self.assertEqual(quire("run", SMOLLM2, "--max-tokens", 1, "-p", "--grammar=")[0], 0, "a prompt, not a flag")
+        self.refused(2, "^quire: unknown argument ''", *run, "--json", "")
         self.refused(2, "^quire: MODEL is empty: give a value\n$", "score", "", "--text", "a")
         self.refused(2, "^quire: MODEL is empty: give a value, or leave it out\n$", "verify", "")
         self.refused(2, "config file: kv-dtype is empty", *run, "--config", self.file('kv-dtype = ""\n'))

@@ -31,6 +31,29 @@ std::vector<std::string> known_names(const CLI::App& app) {
   return names;
 }
 
+// Whether `name` is a flag with a value, of the app or a command below it.
+bool takes_value(const CLI::App& app, const std::string& name) {
+  const CLI::Option* option = app.get_option_no_throw(name);
+  if (option != nullptr) return option->get_expected_max() > 0;
+  const std::vector<const CLI::App*> below = app.get_subcommands([](const CLI::App*) { return true; });
+  return std::any_of(below.begin(), below.end(),
+                     [&name](const CLI::App* sub) { return takes_value(*sub, name); });
+}
+
+// "--x=", as "--x=$UNSET" becomes: CLI11 would take the argument behind it for its value.
+Status check_equals(std::span<char*> arguments, const CLI::App& root) {
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    std::string name = arguments[i];
+    if (!name.starts_with("--") || !name.ends_with('=')) continue;
+    name.pop_back();
+    const std::string before = arguments[i - 1];
+    const bool value = before.starts_with('-') && takes_value(root, before);
+    if (!value && takes_value(root, name))
+      return bad_input(fmt::format("{} is empty: give a value, or leave it out", name));
+  }
+  return {};
+}
+
 int report(const Error& error) {
   if (!error.message.empty()) announce(error.message, "error");
   return static_cast<int>(error.code);
@@ -44,10 +67,11 @@ int report_parse_error(const CLI::ParseError& error, const CLI::App& app) {
   const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   if (unknown) {
     const std::vector<std::string> rest = app.remaining(true);
-    const std::string name = rest.empty() ? "" : rest.front().substr(0, rest.front().find('='));
+    std::string name = rest.empty() ? "" : rest.front().substr(0, rest.front().find('='));
     const std::vector<std::string> known = known_names(app);
     const std::vector<std::string_view> views(known.begin(), known.end());
     const std::string here = name_here(name, views, app.get_option_no_throw("MODEL") != nullptr);
+    if (name.empty()) name = "''";
     message = fmt::format("unknown argument {}{}", name,
                           here.empty() ? did_you_mean(name, views) : fmt::format(" (here: {})", here));
   }
@@ -136,6 +160,8 @@ int main(int argc, char** argv) {
   Common common;
   const std::vector<Command> commands = all_commands(root);
   for (const Command& command : commands) add_common(command, &common);
+  const std::span<char*> arguments(argv, static_cast<std::size_t>(argc));
+  if (const Status status = check_equals(arguments, root); !status.ok()) return report(status.error());
   try {
     root.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
