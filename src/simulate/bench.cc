@@ -27,7 +27,7 @@ namespace quire::simulate {
 
 namespace {
 
-constexpr std::int32_t kChunkTokens = 8192;
+constexpr std::int32_t kLeastChunk = 8192;
 
 Status check(const BenchSchedulerRequest& request) {
   const auto within = [](const char* what, std::int64_t value, std::int64_t low,
@@ -72,11 +72,12 @@ class Bench {
   }
 
  private:
-  // The first sequence decodes while the prompts of all others are computed, and still runs in the last step.
+  // A whole prompt in one step, or turnover would run out of sequences that decode.
+  std::int32_t chunk_tokens() const { return std::max(kLeastChunk, request_.context); }
+  // The first sequence decodes while the others' prompts come, one or more in a step, and runs in the last
+  // step.
   std::int32_t tokens_each() const {
-    const std::int64_t filling = std::int64_t{request_.running} * request_.context / kChunkTokens;
-    return request_.context + static_cast<std::int32_t>(filling) + 4 * request_.steps + 4 * request_.running +
-           64;
+    return request_.context + 4 * request_.steps + 4 * request_.running + 64;
   }
 
   const scheduler::StepPlan& planned() const {
@@ -96,7 +97,7 @@ class Bench {
     QUIRE_TRY(pool, kv::PagePool::create(std::move(config)));
     pool_ = std::move(pool);
     const std::int32_t most_waiting = request_.running + request_.waiting + request_.steps;
-    scheduler::SchedulerConfig limits{request_.running, kChunkTokens, tokens_each(),
+    scheduler::SchedulerConfig limits{request_.running, chunk_tokens(), tokens_each(),
                                       std::max(1, most_waiting)};
     limits.policy = request_.policy;
     QUIRE_TRY(scheduler, scheduler::Scheduler::create(limits, *pool_));
@@ -139,7 +140,11 @@ class Bench {
 
   StepTimes measure(int ends) {
     std::vector<double> us;
-    for (std::int32_t s = 0; s < request_.steps; ++s) us.push_back(step(ends));
+    for (std::int32_t s = 0; s < request_.steps; ++s) {
+      QUIRE_CHECK(ends > 0 || planned().decode_rows == request_.running, "{} of {} decode",
+                  planned().decode_rows, request_.running);
+      us.push_back(step(ends));
+    }
     return times_of(us);
   }
 
