@@ -22,10 +22,13 @@ std::int64_t largest(std::int64_t high, Fits fits) {
   return low;
 }
 
-// Tokens of prompt and output of each sequence; the last one's KV is never written.
+// Tokens of prompt and output of the longest sequence; the last one's KV is never written.
 std::int64_t length(const BenchStepRequest& request, std::int64_t batch, std::int64_t context,
                     std::int64_t chunk_tokens) {
-  return context - 1 + answer_tokens(request, batch, context, chunk_tokens);
+  std::int64_t longest = 0;
+  for (const CellSequence& one : cell_sequences(request, batch, context, chunk_tokens))
+    longest = std::max(longest, one.prompt + one.answer);
+  return longest;
 }
 
 std::int32_t most(const std::vector<std::int32_t>& values) {
@@ -106,8 +109,7 @@ class Needs {
             largest(context_, [&](std::int64_t context) { return fits(batch_, context); }));
     return no_resources(
         fmt::format("a batch of {} needs KV for {} tokens of each of its sequences at once, {} in pages of "
-                    "{} tokens, and {}: "
-                    "use {}",
+                    "{} tokens with one to spare for each, and {}: use {}",
                     batch_, kv_tokens(batch_, context_), bytes_to_string(kv_memory()),
                     engine_.spec.page_size(), whose, join(ways, "a smaller --batch and --context")));
   }
@@ -147,10 +149,17 @@ class Needs {
 
 }  // namespace
 
-std::int64_t answer_tokens(const BenchStepRequest& request, std::int64_t batch, std::int64_t context,
-                           std::int64_t chunk_tokens) {
-  const std::int64_t prompts = (batch * (context - 1) + chunk_tokens - 1) / chunk_tokens;
-  return prompts + kWarmSteps + request.steps + 1;
+std::vector<CellSequence> cell_sequences(const BenchStepRequest& request, std::int64_t batch,
+                                         std::int64_t context, std::int64_t chunk_tokens) {
+  std::vector<CellSequence> sequences(static_cast<std::size_t>(batch));
+  std::int64_t later = 0;  // tokens of the prompts behind this one
+  for (auto one = sequences.rbegin(); one != sequences.rend(); ++one) {
+    const std::int64_t steps = (later + chunk_tokens - 1) / chunk_tokens;
+    one->prompt = std::max<std::int64_t>(1, context - 1 - steps);
+    one->answer = steps + kWarmSteps + request.steps + 1;
+    later += one->prompt;
+  }
+  return sequences;
 }
 
 Status provide(const std::string& model, const BenchStepRequest& request, Options& options) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "engine/bench_step.h"
@@ -14,10 +15,19 @@ namespace quire::engine {
 
 inline constexpr std::int32_t kWarmSteps = 3;  // before those that are measured
 
-// Output tokens of each sequence of a decode cell: it decodes while the prompts of the others are computed,
-// and in the warm, the measured and one more step.
-std::int64_t answer_tokens(const BenchStepRequest& request, std::int64_t batch, std::int64_t context,
-                           std::int64_t chunk_tokens);
+// One sequence of a decode cell, in tokens. It yields them in the steps in which later prompts are computed,
+// in the warm and the measured ones, and in one more.
+struct CellSequence {
+  std::int64_t prompt = 0;
+  std::int64_t answer = 0;
+};
+
+// The cell's sequences in the order of their submission. The first decode while the prompts of the others are
+// computed, `chunk_tokens` in a step, so theirs are shorter by as many tokens: when the last one begins, all
+// have `context` tokens in the cache (one less at times; more where a prompt would have to be shorter than
+// 1).
+std::vector<CellSequence> cell_sequences(const BenchStepRequest& request, std::int64_t batch,
+                                         std::int64_t context, std::int64_t chunk_tokens);
 
 // Sets the limits that the cells need where `options` leave them open. bad_input where a limit, given or the
 // model's, is below a cell; no_resources where the KV memory, given or there, does not hold one. Both name

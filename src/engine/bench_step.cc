@@ -53,10 +53,10 @@ Status run_prompts(EngineImpl& engine, std::int32_t batch, std::vector<Output>& 
 Result<BenchStepCell> measure(EngineImpl& engine, const BenchStepRequest& request, std::int32_t batch,
                               std::int32_t context) {
   std::vector<RequestId> ids;
-  for (std::int32_t b = 0; b < batch; ++b) {
+  for (const CellSequence& sequence : cell_sequences(request, batch, context, engine.chunk_tokens())) {
     Request one;
-    one.prompt.assign(static_cast<std::size_t>(context - 1), 1);
-    one.max_tokens = static_cast<std::int32_t>(answer_tokens(request, batch, context, engine.chunk_tokens()));
+    one.prompt.assign(static_cast<std::size_t>(sequence.prompt), 1);
+    one.max_tokens = static_cast<std::int32_t>(sequence.answer);
     QUIRE_TRY(id, engine.submit(std::move(one)));
     ids.push_back(id);
   }

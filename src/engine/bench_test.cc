@@ -59,6 +59,31 @@ TEST(BenchStep, ABatchThatTheKvMemoryDoesNotHoldIsRefusedAndTheNearestOneIsMeasu
   ASSERT_TRUE(cells.ok()) << cells.error().message;
 }
 
+// Computes the prompts as a scheduler does: in order, `chunk` tokens a step.
+TEST(BenchStep, AllSequencesHaveTheContextWhenTheLastOneBegins) {
+  const BenchStepRequest request = steps_of({1}, {1});
+  for (const std::int64_t batch : {1, 2, 9, 64, 1000})
+    for (const std::int64_t context : {2, 17, 64, 1000, 6000})
+      for (const std::int64_t chunk : {1, 40, 512, 2048}) {
+        const std::vector<CellSequence> sequences = cell_sequences(request, batch, context, chunk);
+        ASSERT_EQ(sequences.size(), static_cast<std::size_t>(batch));
+        std::int64_t all = 0;
+        for (const CellSequence& one : sequences) all += one.prompt;
+        const std::int64_t last_step = (all + chunk - 1) / chunk;
+        std::int64_t before = 0;
+        for (const CellSequence& one : sequences) {
+          before += one.prompt;
+          const std::int64_t decoded = last_step - (before + chunk - 1) / chunk;
+          const std::int64_t cached = one.prompt + decoded + 1;  // with the row of the step that follows
+          EXPECT_GE(cached, context - 1) << batch << " " << context << " " << chunk;
+          EXPECT_LE(cached, one.prompt > 1 ? context : decoded + 2)
+              << batch << " " << context << " " << chunk;
+          EXPECT_GE(one.answer, decoded + kWarmSteps + request.steps + 1);
+        }
+        EXPECT_EQ(sequences.back().prompt, context - 1);
+      }
+}
+
 // The prompts of these take far more steps than are measured, and the first sequences decode meanwhile.
 TEST(BenchStep, EveryStepHasTheWholeBatch) {
   for (const std::int32_t chunk_tokens : {16, 512})
