@@ -257,6 +257,27 @@ class Json(unittest.TestCase):
         version = self.run_json("--version", "--json")
         for key in ("version", "commit", "build", "instruction_set", "cuda_architectures"):
             self.assertIn(key, version)
+        for words in (["run"], ["info"], ["backends"], ["chat"], ["bench"], ["bench", "attention"]):  # before what is required
+            self.assertEqual(self.run_json(*words, "--version", "--json"), version)
+            self.assertEqual(self.run_json(*words, "--json", "--version"), version)
+            code, out, err = quire(*words, "--version")
+            self.assertEqual((code, out.partition(" (")[0]), (0, "quire " + version["version"]), err)
+            self.assertIn("--version", quire(*words, "--help")[1])
+
+    def test_one_file_for_all_commands(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write("page-size = 32\nmax-tokens = 3\nthreads = 1\nport = 8081\nseed = 5\n")
+            file.flush()
+            also = ("--config", file.name)
+            answer = self.run_json("run", model("llama"), "--ids", "1,2", "--ignore-eos", "--json", *also)
+            self.assertEqual((answer["page_size"], len(answer["tokens"])), (32, 3))
+            self.assertEqual(self.run_json("simulate", "--synthetic", "chat:requests=3", "--json", *also)["seed"], 5)
+            code, _, err = quire("replay", "/nowhere", *also)
+            self.assertIn("/nowhere holds no record", err)
+            for command in (["info", model("llama")], ["score", model("llama"), "--ids", "1,2"], ["tokenize", SMOLLM2, "--jsonl"], ["config"],
+                            ["backends"], ["bench", "device"]):
+                code, _, err = quire(*command, *also, stdin="")
+                self.assertEqual(code, 0, err)
 
     def test_config_origins(self):
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
@@ -405,6 +426,17 @@ class Refusals(unittest.TestCase):
         # Texts that may be empty: the tokenizer or the template may make tokens of them.
         self.assertEqual(quire("run", SMOLLM2, "--chat", "-p", "", "--max-tokens", 1)[0], 0)
 
+    def test_what_stands_before_the_command(self):
+        for words, path in ((("--config", "f", "config"), "quire"), (("--log-level", "warn", "info", model("llama")), "quire"),
+                            (("--log-level=info", "run", model("llama"), "-p", "hi"), "quire"), (("--json", "backends"), "quire"),
+                            (("-p", "hi", "run", model("llama")), "quire"), (("bench", "--threads", 1, "device"), "quire bench")):
+            option = next(str(word) for word in words if str(word).startswith("-")).split("=")[0]
+            self.refused(2, f"{option} stands before the command: put it behind, as in {path} COMMAND {option}\n", *words)
+        self.refused(2, r"unknown argument --verison \(did you mean --version", "--verison", "info")
+        self.refused(2, r"unknown argument inof \(did you mean info", "inof", "run")
+        self.refused(2, r"unknown argument devise \(did you mean device", "bench", "devise")
+        self.refused(2, "unknown argument backends", "info", model("llama"), "backends")  # one command at a time
+
     def test_flags_of_other_programs(self):
         for theirs, ours in (("--max-model-len", "--max-context"), ("-c", "--max-context"), ("--max-num-seqs", "--max-running"),
                              ("--gpu-memory-utilization=0.9", "--kv-memory"), ("--api-key", "--api-key-file"),
@@ -436,6 +468,8 @@ class Refusals(unittest.TestCase):
         self.assertEqual(on[0]["cache_miss"], "no_prefix")
         self.refused(2, "temperature", "run", model("llama"), "--temperature", "-1", "--ids", 1)
         self.refused(2, "unknown key", "run", model("llama"), "--ids", 1, "--config", self.file("page-sise = 3\n"))
+        self.refused(2, r"unknown key 'prot' \(did you mean port", "info", model("llama"), "--config", self.file("prot = 3\n"))
+        self.refused(2, "unknown key 'run.page-size'", "run", model("llama"), "--ids", 1, "--config", self.file("[run]\npage-size = 3\n"))
 
     def test_backends_without_a_model_takes_no_option_of_a_run(self):
         self.refused(2, r'"fp8" of --kv-dtype is not known \(.*fp8_e4m3', "backends", "--kv-dtype", "fp8")

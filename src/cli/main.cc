@@ -20,14 +20,18 @@ namespace quire::cli {
 
 namespace {
 
+using Apps = std::vector<const CLI::App*>;
+Apps commands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
 // Flags and command names of an app, for messages about unknown ones.
 std::vector<std::string> known_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(sub->get_name());
+  for (const CLI::App* command : commands_of(app)) names.push_back(command->get_name());
   return names;
 }
 
@@ -35,7 +39,7 @@ std::vector<std::string> known_names(const CLI::App& app) {
 bool takes_value(const CLI::App& app, const std::string& name) {
   const CLI::Option* option = app.get_option_no_throw(name);
   if (option != nullptr) return option->get_expected_max() > 0;
-  const std::vector<const CLI::App*> below = app.get_subcommands([](const CLI::App*) { return true; });
+  const Apps below = commands_of(app);
   return std::any_of(below.begin(), below.end(),
                      [&name](const CLI::App* sub) { return takes_value(*sub, name); });
 }
@@ -59,6 +63,52 @@ int report(const Error& error) {
   return static_cast<int>(error.code);
 }
 
+std::string unknown_argument(const CLI::App& app, std::string_view name) {
+  const std::vector<std::string> known = known_names(app);
+  const std::vector<std::string_view> views(known.begin(), known.end());
+  const std::string here = name_here(name, views, app.get_option_no_throw("MODEL") != nullptr);
+  return fmt::format("unknown argument {}{}", name.empty() ? "''" : name,
+                     here.empty() ? did_you_mean(name, views) : fmt::format(" (here: {})", here));
+}
+
+// Up to the value: "--seed" of "--seed=3".
+std::string option_name(std::string_view argument) {
+  return std::string(argument.substr(0, argument.find('=')));
+}
+
+bool knows_below(const CLI::App& app, const std::string& option) {
+  const Apps below = commands_of(app);
+  return std::any_of(below.begin(), below.end(), [&](const CLI::App* command) {
+    return command->get_option_no_throw(option) != nullptr || knows_below(*command, option);
+  });
+}
+
+// What stands before the command that `app` groups: CLI11 would take an option's value for the command.
+Status check_order(const CLI::App& app, std::span<char*> arguments) {
+  const Apps below = commands_of(app);
+  std::string early;  // the first option that is none of the app's
+  while (!below.empty() && !arguments.empty()) {
+    const std::string_view argument = arguments.front();
+    const std::string name = option_name(argument);
+    arguments = arguments.subspan(1);
+    if (argument.starts_with("-")) {
+      if (name == "--help" || name == "-h" || name == "--version") return {};
+      if (early.empty()) early = name;
+      continue;
+    }
+    if (!early.empty()) break;
+    const auto named = std::find_if(below.begin(), below.end(),
+                                    [&](const CLI::App* command) { return command->get_name() == argument; });
+    return named == below.end() ? Status(bad_input(unknown_argument(app, argument)))
+                                : check_order(**named, arguments);
+  }
+  if (early.empty()) return {};
+  if (!knows_below(app, early)) return bad_input(unknown_argument(app, early));
+  const CLI::App* parent = app.get_parent();
+  return bad_input(fmt::format("{0} stands before the command: put it behind, as in {1}{2} COMMAND {0}",
+                               early, parent == nullptr ? "" : parent->get_name() + " ", app.get_name()));
+}
+
 // What CLI11 refuses, in our words and with our exit code.
 int report_parse_error(const CLI::ParseError& error, const CLI::App& app) {
   std::string message = error.what();
@@ -67,13 +117,7 @@ int report_parse_error(const CLI::ParseError& error, const CLI::App& app) {
   const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   if (unknown) {
     const std::vector<std::string> rest = app.remaining(true);
-    std::string name = rest.empty() ? "" : rest.front().substr(0, rest.front().find('='));
-    const std::vector<std::string> known = known_names(app);
-    const std::vector<std::string_view> views(known.begin(), known.end());
-    const std::string here = name_here(name, views, app.get_option_no_throw("MODEL") != nullptr);
-    if (name.empty()) name = "''";
-    message = fmt::format("unknown argument {}{}", name,
-                          here.empty() ? did_you_mean(name, views) : fmt::format(" (here: {})", here));
+    message = unknown_argument(app, rest.empty() ? "" : option_name(rest.front()));
   }
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && app.get_name() == "bench")
     message = "bench what? give one of device, attention, pages, step, scheduler, offline and serve";
@@ -87,8 +131,18 @@ struct Common {
   LogOptions log;
 };
 
+void add_version(CLI::App& app) {
+  app.add_flag_callback(
+         "--version", [] { throw CLI::CallForVersion(); },
+         "version, commit, build, instruction sets; as JSON with --json")
+      ->group(app.get_parent() == nullptr ? "Options" : "Everywhere");
+}
+
 void add_common(const Command& command, Common* common) {
-  refuse_empty(command.app->add_option("--config", common->config_file, "file of options, key = value")
+  add_version(*command.app);
+  refuse_empty(command.app
+                   ->add_option("--config", common->config_file,
+                                "file of options as below, key = value, for all commands")
                    ->type_name("FILE")
                    ->group("Everywhere"));
   add_log_settings(*command.settings, &common->log);
@@ -106,8 +160,17 @@ int end_with(int code) {
   return status.ok() ? code : report(status.error());
 }
 
+// Of all commands, each once.
+std::vector<std::string_view> setting_names(std::span<const Command> commands) {
+  std::vector<std::string_view> names;
+  for (const Command& command : commands)
+    for (const Setting& setting : command.settings->all())
+      if (std::find(names.begin(), names.end(), setting.name) == names.end()) names.push_back(setting.name);
+  return names;
+}
+
 Status run_command(const Command& command, const Common& common, std::span<const Command> all) {
-  QUIRE_TRY_STATUS(command.settings->apply(common.config_file));
+  QUIRE_TRY_STATUS(command.settings->apply(common.config_file, setting_names(all)));
   set_up_log(common.log);
   QUIRE_TRY_STATUS(check_environment(all));
   QUIRE_TRY_STATUS(command.run());
@@ -153,25 +216,28 @@ const CLI::App& named_app(const CLI::App& app) {
 
 int main(int argc, char** argv) {
   CLI::App root("quire: an LLM inference engine over one paged KV cache", "quire");
-  bool version = false;
-  bool version_json = false;
-  root.add_flag("--version", version, "version, commit, build, instruction sets");
-  root.add_flag("--json", version_json, "with --version: as JSON");
+  root.require_subcommand(0, 1);
+  add_version(root);
   Common common;
   const std::vector<Command> commands = all_commands(root);
   for (const Command& command : commands) add_common(command, &common);
+  for (CLI::App* group : root.get_subcommands([](CLI::App* app) { return !commands_of(*app).empty(); }))
+    add_version(*group);
   const std::span<char*> arguments(argv, static_cast<std::size_t>(argc));
   if (const Status status = check_equals(arguments, root); !status.ok()) return report(status.error());
+  if (const Status status = check_order(root, arguments.subspan(1)); !status.ok())
+    return report(status.error());
   try {
     root.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
     return end_with(root.exit(help));
+  } catch (const CLI::CallForVersion&) {
+    const bool json =
+        std::find(arguments.begin(), arguments.end(), std::string_view("--json")) != arguments.end();
+    fmt::print("{}\n", json ? version_as_json() : version_as_text());
+    return end_with(0);
   } catch (const CLI::ParseError& error) {
     return report_parse_error(error, named_app(root));
-  }
-  if (version) {
-    fmt::print("{}\n", version_json ? version_as_json() : version_as_text());
-    return end_with(0);
   }
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;

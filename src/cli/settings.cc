@@ -91,7 +91,7 @@ Status Settings::apply_one(Setting& setting, const std::vector<std::string>& val
   return {};
 }
 
-Status Settings::apply_file(const std::string& config_file) {
+Status Settings::apply_file(const std::string& config_file, std::span<const std::string_view> known) {
   QUIRE_TRY(text, read_file(config_file));
   std::istringstream input(text);
   std::vector<CLI::ConfigItem> items;
@@ -100,26 +100,20 @@ Status Settings::apply_file(const std::string& config_file) {
   } catch (const CLI::Error& error) {
     return bad_input(fmt::format("--config {}: {}", config_file, error.what()));
   }
-  std::vector<std::string_view> names;
-  for (const Setting& setting : settings_) names.push_back(setting.name);
   for (const CLI::ConfigItem& item : items) {
     if (item.name == "++" || item.name == "--") continue;  // CLI11's marks for the borders of a section
-    bool found = false;
-    for (Setting& setting : settings_) {
-      if (setting.name != item.name || !item.parents.empty()) continue;
-      QUIRE_TRY_STATUS(apply_one(setting, item.inputs, Origin::file));
-      found = true;
-    }
-    if (!found) {
+    if (!item.parents.empty() || std::find(known.begin(), known.end(), item.name) == known.end()) {
       return bad_input(fmt::format("--config {}: unknown key '{}'{}", config_file, item.fullname(),
-                                   did_you_mean(item.name, names)));
+                                   did_you_mean(item.name, known)));
     }
+    for (Setting& setting : settings_)
+      if (setting.name == item.name) QUIRE_TRY_STATUS(apply_one(setting, item.inputs, Origin::file));
   }
   return {};
 }
 
-Status Settings::apply(const std::string& config_file) {
-  if (!config_file.empty()) QUIRE_TRY_STATUS(apply_file(config_file));
+Status Settings::apply(const std::string& config_file, std::span<const std::string_view> known) {
+  if (!config_file.empty()) QUIRE_TRY_STATUS(apply_file(config_file, known));
   for (std::size_t i = 0; i < settings_.size(); ++i) {
     if (!flag_values_[i].empty()) continue;
     if (const char* value = std::getenv(environment_name(settings_[i].name).c_str())) {

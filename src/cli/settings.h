@@ -1,7 +1,8 @@
 // Settings: the options of a command as one list. A value comes from a flag, else from the environment
 // (QUIRE_PAGE_SIZE for --page-size), else from the file given by --config, else it is the default; every
-// value remembers where it came from (`quire config` prints that). Unknown keys of the file are refused, and
-// so is an empty value from anywhere: it is what a shell makes of a variable that is not set.
+// value remembers where it came from (`quire config` prints that). One file may serve several commands: keys
+// that only another knows are passed over, as in the environment, and those that none knows are refused. So
+// is an empty value from anywhere: it is what a shell makes of a variable that is not set.
 #pragma once
 
 #include <cmath>
@@ -45,13 +46,14 @@ class Settings {
   void describe(std::string_view name, std::string help);
   // Registers every setting as a flag. The app and this object outlive the parse.
   void attach(CLI::App& app);
-  // After the parse: applies file, environment and flags in that order of rising strength.
-  Status apply(const std::string& config_file);
+  // After the parse: applies file, environment and flags in that order of rising strength. `known`: the names
+  // of every command's settings, these among them.
+  Status apply(const std::string& config_file, std::span<const std::string_view> known);
   const std::vector<Setting>& all() const { return settings_; }
   bool given(std::string_view name) const;  // not the default
 
  private:
-  Status apply_file(const std::string& config_file);
+  Status apply_file(const std::string& config_file, std::span<const std::string_view> known);
   Status apply_one(Setting& setting, const std::vector<std::string>& values, Origin origin);
 
   std::vector<Setting> settings_;
