@@ -86,31 +86,54 @@ class Needs {
         chunk_, prompt - chunk_, prompt + 1, whose, limit - 1 - context_, larger));
   }
 
-  bool held() const { return held(batch_, context_); }
-  std::int64_t kv_memory() const { return kv_memory(batch_, context_); }
+  bool held() const {
+    return holds(engine_.kv, batch_, kv_tokens(batch_, context_), chunk_tokens()) &&
+           holds(engine_.kv, 1, chunk_prompt(context_), chunk_tokens());
+  }
+  std::int64_t kv_memory() const {
+    return std::max(kv_memory_for(engine_.spec, kv_tokens(batch_, context_), batch_),
+                    kv_memory_for(engine_.spec, chunk_prompt(context_)));
+  }
 
   // The arena of the survey is what --kv-memory gave.
   Status over_given(std::int64_t bytes) const {
     return over(fmt::format("--kv-memory is {}", bytes_to_string(bytes)),
                 {fmt::format("--kv-memory {} or more", kv_memory())},
-                [this](std::int64_t batch, std::int64_t context) { return held(batch, context); });
+                [this](std::int64_t sequences, std::int64_t tokens) {
+                  return holds(engine_.kv, sequences, tokens, chunk_tokens());
+                });
   }
   // `left`: bytes that the device has for an arena.
   Status over_device(std::int64_t left) const {
     return over(fmt::format("{} of memory are left for it", bytes_to_string(left)), {},
-                [&](std::int64_t batch, std::int64_t context) { return kv_memory(batch, context) <= left; });
+                [&](std::int64_t sequences, std::int64_t tokens) {
+                  return kv_memory_for(engine_.spec, tokens, sequences) <= left;
+                });
   }
 
  private:
+  // fits(sequences, tokens of each).
   template <class Fits>
   Status over(const std::string& whose, std::vector<std::string> ways, Fits fits) const {
-    add_way(ways, "--batch", 1, largest(batch_, [&](std::int64_t batch) { return fits(batch, context_); }));
-    add_way(ways, "--context", 2,
-            largest(context_, [&](std::int64_t context) { return fits(batch_, context); }));
+    const std::int64_t tokens = kv_tokens(batch_, context_);
+    if (fits(batch_, tokens)) {
+      const std::int64_t prompt = chunk_prompt(context_);
+      add_way(ways, "--chunk", 1,
+              largest(chunk_, [&](std::int64_t chunk) { return fits(1, context_ + chunk); }));
+      return no_resources(fmt::format(
+          "a chunk of {} behind {} tokens needs KV for {}, {} in pages of {} tokens, and {}: use {}", chunk_,
+          prompt - chunk_, prompt, bytes_to_string(kv_memory_for(engine_.spec, prompt)),
+          engine_.spec.page_size(), whose, join(ways, "a shorter --context")));
+    }
+    add_way(ways, "--batch", 1,
+            largest(batch_, [&](std::int64_t batch) { return fits(batch, kv_tokens(batch, context_)); }));
+    add_way(ways, "--context", 2, largest(context_, [&](std::int64_t context) {
+              return fits(batch_, kv_tokens(batch_, context));
+            }));
     return no_resources(
         fmt::format("a batch of {} needs KV for {} tokens of each of its sequences at once, {} in pages of "
                     "{} tokens with one to spare for each, and {}: use {}",
-                    batch_, kv_tokens(batch_, context_), bytes_to_string(kv_memory()),
+                    batch_, tokens, bytes_to_string(kv_memory_for(engine_.spec, tokens, batch_)),
                     engine_.spec.page_size(), whose, join(ways, "a smaller --batch and --context")));
   }
 
@@ -130,15 +153,6 @@ class Needs {
   std::int64_t chunk_prompt(std::int64_t context) const {
     return chunk_ == 0 ? 0 : context / chunk_tokens() * chunk_tokens() + chunk_;
   }
-  bool held(std::int64_t batch, std::int64_t context) const {
-    return holds(engine_.kv, batch, kv_tokens(batch, context), chunk_tokens()) &&
-           holds(engine_.kv, 1, chunk_prompt(context), chunk_tokens());
-  }
-  std::int64_t kv_memory(std::int64_t batch, std::int64_t context) const {
-    return std::max(kv_memory_for(engine_.spec, kv_tokens(batch, context), batch),
-                    kv_memory_for(engine_.spec, chunk_prompt(context)));
-  }
-
   const BenchStepRequest& request_;
   const EngineSurvey& engine_;
   bool context_given_;

@@ -47,7 +47,7 @@ Status check_context(const std::string& model, const Options& options, const Ben
   if (options.max_context > 0) ways.emplace_back("a larger --max-context");
   return bad_input(fmt::format("--prompt {} and --output {} are {} tokens and {} context is {}: use {}",
                                prompt, output, prompt + output,
-                               options.max_context > 0 ? "the --max-context of this" : "the model's", most,
+                               options.max_context > 0 ? "this run's" : "the model's", most,
                                fmt::join(ways, ", or ")));
 }
 

@@ -113,6 +113,21 @@ TEST(BenchStep, TheModelsContextIsTheFirstFact) {
   EXPECT_NE(why_not(many, small(), Code::bad_input), "measured");
 }
 
+TEST(BenchStep, AChunkThatTheKvMemoryDoesNotHoldIsRefusedAndTheNearestOneIsMeasured) {
+  Options options = small();
+  options.kv_memory_bytes = 393216;
+  BenchStepRequest request = steps_of({1}, {64});
+  request.chunks = {512};
+  const std::string message = why_not(request, options, Code::no_resources);
+  EXPECT_NE(message.find("a chunk of 512 behind 0 tokens needs KV for 512"), std::string::npos) << message;
+  const std::int64_t memory = named(message, "--kv-memory");
+  request.chunks = {static_cast<std::int32_t>(named(message, "--chunk"))};
+  EXPECT_EQ(why_not(request, options, Code::no_resources), "measured");
+  request.chunks = {512};
+  options.kv_memory_bytes = memory;
+  EXPECT_EQ(why_not(request, options, Code::no_resources), "measured");
+}
+
 TEST(BenchStep, AdviceCanBeFollowed) {
   EXPECT_EQ(why_not(steps_of({4096}, {64}), small(), Code::bad_input), "--batch 4096 is outside 1 to 1024");
   BenchStepRequest chunks = steps_of({1}, {64});
