@@ -194,10 +194,12 @@ class Json(unittest.TestCase):
             self.assertEqual(set(row["features"]), {"page_size_gt_1", "speculation", "mla", "chunked", "multimodal", "fp8_kv"})
 
     def test_rows_of_other_architectures_are_not_available(self):
-        for device, runs in (("sm80", False), ("sm90", True), ("sm120", False)):
+        for device, runs in (("sm80", False), ("sm89", False), ("sm90", True), ("sm100", True), ("sm103", True), ("sm120", False)):
             row = self.run_json("backends", "--device", device, "--json")["rows"][0]
             self.assertEqual(row["name"], "cuda")
-            reason = f"{device}: architectures 90 to 119 only"
+            # One statement: the description, the reason, and what the documents say.
+            self.assertIn("sm_90 to sm_103", row["description"])
+            reason = f"{device}: architectures 90 to 103 only"
             self.assertEqual(reason == row["why_not"], not runs, row["why_not"])
             self.assertTrue(runs or not row["available"])
             for form in ([], ["--markdown"]):

@@ -11,6 +11,7 @@
 #include "platform/cuda/memory.h"
 #include "platform/cuda/stream.h"
 #include "platform/cuda/stream_impl.h"
+#include "platform/cuda_archs.h"
 #include "platform/entry.h"
 
 namespace quire::platform::cuda {
@@ -56,9 +57,6 @@ bool target_runs_on(std::string_view target, int arch) {
   const bool exact = rest != target.data() + target.size();
   return exact ? number == arch : number / 10 == arch / 10 && number <= arch;
 }
-
-// What the operators and attention of this build are made for: 227 KB of shared memory a block, clusters.
-constexpr int kLeastArch = 90, kMostArch = 119;
 
 bool build_runs_on(int arch) {
   std::string_view targets = kTargets;
@@ -134,11 +132,11 @@ Result<std::unique_ptr<Device>> open(int ordinal) {
   if (found.count == 0) return bad_input(fmt::format("cuda: {}: use --device cpu", found.why_none));
   QUIRE_CHECK(ordinal >= 0 && ordinal < found.count, "ordinal={} devices={}", ordinal, found.count);
   const DeviceInfo info = describe(ordinal);
-  if (info.arch < kLeastArch || info.arch > kMostArch)
+  if (info.arch < kLeastCudaArch || info.arch > kMostCudaArch)
     return bad_input(
         fmt::format("cuda:{} is {} (sm{}), and what runs on GPUs here is made for sm{} to sm{}: use "
                     "--device cpu",
-                    ordinal, info.name, info.arch, kLeastArch, kMostArch));
+                    ordinal, info.name, info.arch, kLeastCudaArch, kMostCudaArch));
   if (!build_runs_on(info.arch)) {
     return bad_input(
         fmt::format("cuda:{} is {} (sm{}) and this build has code for sm_{} only: build with "

@@ -1,4 +1,5 @@
 #include "attention/backends/cuda/backend.h"
+#include "platform/cuda_archs.h"
 
 namespace quire::attention {
 namespace cuda {
@@ -19,9 +20,8 @@ constexpr DimSet head_dims() {
 constexpr Box box_of(std::uint32_t q_types, DType kv, std::uint32_t scales) {
   Box box;
   box.platforms = bit(platform::Kind::cuda);
-  // The widest kernels take 227 KB of shared memory a block, which sm_90 to sm_103 have and no other so far.
-  box.arch_min = 90;
-  box.arch_max = 119;
+  box.arch_min = platform::kLeastCudaArch;  // the widest kernels take 227 KB of shared memory a block
+  box.arch_max = platform::kMostCudaArch;
   box.phases = kAllPhases;
   box.dims = head_dims();
   box.ratio_max = 128;
