@@ -609,6 +609,10 @@ class Refusals(unittest.TestCase):
                                    "--json")
             self.assertEqual(code, 0, err)
             self.assertEqual([json.loads(line)["cached_tokens"] for line in out.splitlines()], cached)
+        self.refused(2, "which is the model's own: shorten it by 9952$", "run", model("llama"), "--ids", ",".join(["1"] * 12000))
+        self.refused(2, "--max-context 9, the model has 2048", "run", model("llama"), "--max-context", 8, "--ids", "1,2,3,4,5,6,7,8,9")
+        code, out, err = quire("run", model("llama"), "--max-context", 8, "--ids", "1,2,3,4,5,6,7,8", "--max-tokens", 1, "--ignore-eos", "--json")
+        self.assertEqual((code, json.loads(out)["finish_reason"], len(json.loads(out)["tokens"])), (0, "length", 1), err)
 
     def test_a_deadline_goes_on_while_a_request_is_held_back(self):
         lines = ['{"ids": [1], "max_tokens": 1500}\n'] + ['{"ids": [2], "max_tokens": 1500, "deadline_s": 0.01}\n'] * 3
@@ -836,7 +840,7 @@ class RecordAndReplay(unittest.TestCase):
         refused("--record .*empty", "--record", "")
         refused("--record-layers .*empty", "--record", self.record, "--record-layers", "")
         refused(r"--record-limit 1 .*use \d+ or more", "--record", self.record, "--record-limit", 1)
-        refused("context", "--record", self.record, "--max-context", 2)  # refused after the engine was opened
+        refused("context", "--record", self.record, "--max-context", 1)  # refused after the engine was opened
         least = re.search(r"use (\d+) or more", quire("run", model("llama"), "--ids", 1, "--record", self.record, "--record-limit", 1)[2])
         _, err = self.run_recorded("--record-limit", least[1])
         self.assertRegex(err, "ended after 0 of 7 steps")

@@ -35,7 +35,7 @@ struct Sampling {
 using RequestId = std::uint64_t;
 
 struct Request {
-  std::vector<std::int32_t> prompt;  // at least one token
+  std::vector<std::int32_t> prompt;  // at least one token, at most the context (which leaves one to answer)
   std::int32_t max_tokens = 0;       // 0: as many as the context and the KV memory allow
   Sampling sampling;
   std::vector<std::int32_t> stop_tokens;  // end the answer; not part of it. Usually the model's end tokens

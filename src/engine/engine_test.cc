@@ -1,4 +1,5 @@
 // How the engine behaves: what a result may not depend on, how requests end, limits, and what is given back.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -231,18 +232,75 @@ TEST_F(EngineTest, RequestsThatCannotRunAreRefusedWithNumbers) {
     return id.ok() ? Error{} : id.error();
   };
   EXPECT_EQ(refusal({}).code, Code::bad_input);
-  const Error longer = refusal(greedy_request(std::vector<std::int32_t>(256, 1), 4));
-  EXPECT_EQ(longer.code, Code::bad_input);
-  EXPECT_NE(longer.message.find("256"), std::string::npos) << longer.message;
+  // The limit is 256, the model's own 2048: what may be raised, and what may not.
+  const auto over = [&](std::size_t tokens) {
+    return refusal(greedy_request(std::vector<std::int32_t>(tokens, 1), 4));
+  };
+  EXPECT_EQ(over(257).code, Code::bad_input);
+  EXPECT_EQ(over(257).message,
+            "a prompt of 257 tokens is over the context of 256: raise the limit (--max-context 257, "
+            "the model has 2048) or shorten it by 1");
+  EXPECT_NE(over(2048).message.find("--max-context 2048, the"), std::string::npos) << over(2048).message;
+  EXPECT_EQ(over(2049).message,
+            "a prompt of 2049 tokens is over the context of 256: with the model's own (--max-context "
+            "2048) shorten it by 1, or shorten it by 1793");
   EXPECT_NE(refusal(greedy_request({1, 259}, 4)).message.find("0 to 258"), std::string::npos);
   Request hot = greedy_request({1}, 4);
   hot.sampling.temperature = std::nanf("");
   EXPECT_EQ(refusal(hot).code, Code::bad_input);
   Request top = score_request({1, 2}, 1000);
   EXPECT_NE(refusal(top).message.find("128"), std::string::npos);
-  // The whole context may be scored, and one token fewer continued.
+  // The whole context may be scored, and continued by a token.
   EXPECT_EQ(run_all(*engine, {score_request(std::vector<std::int32_t>(256, 1))})[0].scored.size(), 256u);
   EXPECT_EQ(run_all(*engine, {greedy_request(std::vector<std::int32_t>(255, 1), 0)})[0].tokens.size(), 1u);
+  EXPECT_EQ(run_all(*engine, {greedy_request(std::vector<std::int32_t>(256, 1), 0)})[0].tokens.size(), 1u);
+
+  options.max_context = 0;
+  options.kv_memory_bytes = 8 << 20;
+  engine = open_engine(golden_.path, options);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(over(12000).message,
+            "a prompt of 12000 tokens is over the context of 2048, which is the model's own: "
+            "shorten it by 9952");
+}
+
+// A prompt of just the context's length has an answer of one token: the one that a longer context gives.
+TEST_F(EngineTest, APromptAsLongAsTheContextIsContinuedByOneToken) {
+  std::vector<std::int32_t> prompt;
+  for (int t = 0; t < 40; ++t) prompt.push_back(t * 7 % 250);
+  std::unique_ptr<Engine> roomy = open_engine(golden_.path, small());
+  ASSERT_NE(roomy, nullptr);
+  const std::vector<std::int32_t> expected = run_all(*roomy, {greedy_request(prompt, 1)})[0].tokens;
+  for (const int page : {1, 4, 16}) {
+    for (const int chunk : {1, 7, 16, 64}) {
+      for (const bool cache : {true, false}) {
+        Options options = small();
+        options.max_context = 40;
+        options.page_size = page;
+        options.chunk_tokens = chunk;
+        options.prefix_cache = cache ? "on" : "off";
+        const std::string what = fmt::format("page {} chunk {} cache {}", page, chunk, cache);
+        // In a pool for just one of them, too: the answer has no place in it.
+        for (const bool tight : {false, true}) {
+          if (tight) options.kv_memory_bytes = (40 / page + 2) * page * kLlamaKvBytes;
+          std::unique_ptr<Engine> engine = open_engine(golden_.path, options);
+          ASSERT_NE(engine, nullptr) << what;
+          Request five = greedy_request(prompt, 5);
+          five.sampling.repetition_penalty = 1.0001f;  // reads the history, which has the answer
+          five.logprobs = 2;
+          for (int turn = 0; turn < 2; ++turn) {  // cold and warm
+            const std::vector<Answer> answers =
+                run_all(*engine, {greedy_request(prompt, 0), greedy_request(prompt, 1), five});
+            for (const Answer& answer : answers) EXPECT_EQ(answer.tokens, expected) << what;
+            EXPECT_EQ(answers[0].last.finish, Finish::context) << what;
+            EXPECT_EQ(answers[1].last.finish, Finish::length) << what;
+            EXPECT_EQ(answers[2].last.finish, Finish::context) << what;
+            EXPECT_EQ(answers[2].logprobs.size(), 1u) << what;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_F(EngineTest, TinyPoolsRefuseOrServe) {

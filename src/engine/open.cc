@@ -48,7 +48,8 @@ Status EngineImpl::make_scheduler() {
   scheduler_ = std::move(scheduler);
   QUIRE_CHECK(scheduler_->most_updates() <= parts_->buffers->limits().max_deltas, "{} updates, {} deltas",
               scheduler_->most_updates(), parts_->buffers->limits().max_deltas);
-  request_limits_ = {parts_->buffers->limits().vocab, spec.max_context, scheduler_->most_kv_tokens(),
+  request_limits_ = {parts_->buffers->limits().vocab, spec.max_context, parts_->model->spec().max_context,
+                     scheduler_->most_kv_tokens(),
                      [this](std::int64_t tokens) { return kv_memory_for(parts_->spec, tokens); }};
   for (Flight& flight : flights_) flight.reserve(spec.max_running);
   const auto rows = static_cast<std::size_t>(spec.max_running);

@@ -51,12 +51,18 @@ Status check_sampling(const Sampling& sampling, std::int32_t vocab) {
   return {};
 }
 
+// Tokens of an answer that the context has room for. The first one always: its KV is never written, and
+// nothing follows it, so a prompt of just the context's length has an answer too.
+std::int32_t answer_room(std::int64_t prompt, const RequestLimits& limits) {
+  return static_cast<std::int32_t>(std::max<std::int64_t>(limits.max_context - prompt, 1));
+}
+
 // What the context leaves of the answer must fit in the pool. An answer without a length of its own ends
 // where either is full.
 Status check_kv(const Request& request, const RequestLimits& limits) {
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   const std::int64_t most = limits.most_kv_tokens;
-  const std::int64_t room = limits.max_context - prompt;
+  const std::int64_t room = answer_room(prompt, limits);
   const std::int64_t answer = !request.answer           ? 0
                               : request.max_tokens == 0 ? 1
                                                         : std::min<std::int64_t>(request.max_tokens, room);
@@ -77,17 +83,25 @@ Status check_kv(const Request& request, const RequestLimits& limits) {
       prompt, asked, needed, most, fewer, limits.kv_memory_for(needed)));
 }
 
+// Names --max-context only where it may be raised.
+Status over_context(std::int64_t prompt, const RequestLimits& limits) {
+  const std::int64_t context = limits.max_context;
+  const std::int64_t most = limits.model_context;
+  const std::string raise =
+      context >= most ? ", which is the model's own: "
+      : prompt <= most
+          ? fmt::format(": raise the limit (--max-context {}, the model has {}) or ", prompt, most)
+          : fmt::format(": with the model's own (--max-context {0}) shorten it by {1}, or ", most,
+                        prompt - most);
+  return bad_input(fmt::format("a prompt of {} tokens is over the context of {}{}shorten it by {}", prompt,
+                               context, raise, prompt - context));
+}
+
 Status check_lengths(const Request& request, const RequestLimits& limits) {
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   if (request.max_tokens < 0)
     return bad_input(fmt::format("max_tokens {} is negative: use 0 for as many as fit", request.max_tokens));
-  const std::int64_t least = request.answer ? prompt + 1 : prompt;
-  if (least > limits.max_context)
-    return bad_input(fmt::format("a prompt of {} tokens{} is over the context of {}: shorten it by {}{}",
-                                 prompt, request.answer ? " and one token of answer" : "", limits.max_context,
-                                 least - limits.max_context,
-                                 " or raise the limit up to the model's (--max-context)"));
-  return check_kv(request, limits);
+  return prompt > limits.max_context ? over_context(prompt, limits) : check_kv(request, limits);
 }
 
 }  // namespace
@@ -120,7 +134,7 @@ Status check_request(const Request& request, const RequestLimits& limits) {
 Live& Requests::add(SequenceId id, Request request, const RequestLimits& limits) {
   Live live;
   live.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
-  const std::int32_t room = limits.max_context - live.prompt_tokens;
+  const std::int32_t room = answer_room(live.prompt_tokens, limits);
   const std::int32_t asked = request.max_tokens;
   live.ends_by_context = request.answer && (asked == 0 || asked > room);
   // The last token's KV is never written, so the pool allows one token more than it holds.

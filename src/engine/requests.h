@@ -36,7 +36,8 @@ struct Live {
 
 struct RequestLimits {
   std::int32_t vocab = 0;
-  std::int32_t max_context = 0;
+  std::int32_t max_context = 0;                                    // tokens of prompt and answer
+  std::int64_t model_context = 0;                                  // what max_context may be raised to
   std::int32_t most_kv_tokens = 0;                                 // of one sequence, in this pool
   std::function<std::int64_t(std::int64_t tokens)> kv_memory_for;  // bytes with which one has so many
 };

@@ -112,8 +112,10 @@ Status Scheduler::check(const RequestInfo& info) const {
   if (info.priority < 0 || info.priority > kMaxPriority)
     return bad_input(fmt::format("priority {}: use 0 to {}", info.priority, kMaxPriority));
   const std::int64_t total = std::int64_t{info.prompt_tokens} + output;
-  if (total > config_.max_context) {
-    const std::int32_t room = config_.max_context - info.prompt_tokens;
+  // The first token of an answer needs no room: nothing follows it, so its KV is never written.
+  if (info.prompt_tokens > config_.max_context || (total > config_.max_context && output > 1)) {
+    const std::int32_t left = config_.max_context - info.prompt_tokens;
+    const std::int32_t room = left < 0 ? 0 : std::max(left, 1);
     return bad_input(fmt::format("{} prompt and {} new tokens are {}, the context is limited to {}: {}",
                                  info.prompt_tokens, output, total, config_.max_context,
                                  room >= 1 && info.answer ? fmt::format("ask for at most {} new tokens", room)

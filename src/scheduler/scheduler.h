@@ -53,7 +53,7 @@ namespace quire::scheduler {
 struct SchedulerConfig {
   std::int32_t max_running = 1;   // sequences with a slot; slots are 1 .. max_running
   std::int32_t chunk_tokens = 1;  // most prompt tokens of one step
-  std::int32_t max_context = 1;   // tokens of prompt and output of one sequence
+  std::int32_t max_context = 1;   // of one sequence: prompt, and output behind its first token
   std::int32_t max_waiting = 1;   // queue length; submit() refuses more
   Policy policy = Policy::fcfs;
   // Policy::priority: so many plans of waiting count as one level. Policy::longest_prefix: who has waited so

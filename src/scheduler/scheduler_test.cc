@@ -192,7 +192,8 @@ TEST(Scheduler, RefusesWithTheNumbers) {
   Rig rig({kFull4}, 7, {4, 8, 100, 2});  // 6 pages: 24 tokens
   EXPECT_EQ(rig.scheduler->most_kv_tokens(), 24);
   EXPECT_NE(rig.submit(1, 90, 20).error().message.find("ask for at most 10 new tokens"), std::string::npos);
-  EXPECT_NE(rig.submit(1, 100, 20).error().message.find("shorten the prompt"), std::string::npos);
+  EXPECT_NE(rig.submit(1, 100, 20).error().message.find("ask for at most 1 new token"), std::string::npos);
+  EXPECT_NE(rig.submit(1, 101, 1).error().message.find("shorten the prompt"), std::string::npos);
   const Status pages = rig.submit(1, 20, 6);
   EXPECT_EQ(pages.error().code, Code::no_resources);
   EXPECT_NE(pages.error().message.find("needs KV for 25 tokens"), std::string::npos) << pages.error().message;
@@ -205,6 +206,22 @@ TEST(Scheduler, RefusesWithTheNumbers) {
   EXPECT_TRUE(rig.submit(2, 20, 5).ok());
   EXPECT_NE(rig.submit(3, 20, 5).error().message.find("2 requests are waiting"), std::string::npos);
   EXPECT_FALSE(Scheduler::create({1, 0, 10, 1}, *rig.pool).ok());
+}
+
+TEST(Scheduler, APromptAsLongAsTheContextHasOneToken) {
+  for (const int page : {1, 4, 16}) {
+    Rig rig({{kv::Keep::all, 0, page}}, 100, {4, 8, 32, 10});
+    ASSERT_TRUE(rig.submit(1, 32, 1).ok());
+    std::vector<Ended> ended;
+    for (int step = 0; step < 4; ++step) {
+      const StepPlan* plan = rig.scheduler->plan();
+      ASSERT_NE(plan, nullptr);
+      ended = rig.commit(*plan);
+    }
+    ASSERT_EQ(ended.size(), 1u);
+    EXPECT_EQ(ended[0].reason, EndReason::length);
+    EXPECT_EQ(rig.scheduler->plan(), nullptr);
+  }
 }
 
 TEST(Scheduler, CancelsInEveryState) {
