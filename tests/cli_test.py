@@ -495,6 +495,11 @@ class Refusals(unittest.TestCase):
         self.assertRegex(line["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}$")
 
     def test_environment(self):
+        for flags in (("run", model("llama"), "--ids", 1, "--attention-backend", "fa3"), ("backends", model("llama"), "--attention-backend", "fa3"),
+                      ("verify", "--backend", "fa3"), ("bench", "attention", "--backend", "fa3")):
+            self.refused(2, "; what fa3 is elsewhere: `cuda` on NVIDIA GPUs", *flags)
+        self.refused(2, "cuda.*; what FLASHMLA is elsewhere: .*latent attention", "backends", model("llama"), "--device", "sm90",
+                     "--decode-attention-backend", "FLASHMLA")
         got, out, err = quire("config", env={"QUIRE_PAGE_SISE": "16"})
         self.assertEqual(got, 2, err)
         self.assertRegex(err, "QUIRE_PAGE_SISE.*did you mean QUIRE_PAGE_SIZE")

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "attention/other_names.h"
+
 namespace quire::attention {
 namespace {
 
@@ -67,8 +69,9 @@ Status check_wish(std::span<const Backend> table, const std::vector<Call>& calls
   }
   for (const std::string& row : rows)
     if (!row.empty() && find_backend(table, row) == nullptr)
-      return bad_input(fmt::format("there is no attention backend '{}'; this build has {}", row,
-                                   names_of(table, [](const Backend& b) { return b.name; })));
+      return bad_input(fmt::format("there is no attention backend '{}'; this build has {}{}", row,
+                                   names_of(table, [](const Backend& b) { return b.name; }),
+                                   name_elsewhere(row)));
   return {};
 }
 

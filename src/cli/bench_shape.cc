@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "attention/other_names.h"
 #include "base/nearest.h"
 #include "base/result.h"
 #include "base/text.h"
@@ -152,7 +153,8 @@ Result<std::vector<attention::bench::CellSpec>> bench_cells(const std::string& b
     }
   }
   if (cells.empty())
-    return bad_input(fmt::format("--backend {}: no such row; `quire backends` lists them", backend));
+    return bad_input(fmt::format("--backend {}: no such row; `quire backends` lists them{}", backend,
+                                 attention::name_elsewhere(backend)));
   return cells;
 }
 

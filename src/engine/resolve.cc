@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "attention/other_names.h"
 #include "base/nearest.h"
 #include "engine/limits.h"
 #include "ops/ops.h"
@@ -86,7 +87,9 @@ Status check_backends(const Options& options, std::span<const attention::Backend
   for (const attention::Backend& row : table) names.push_back(row.name);
   const auto check = [&](std::string_view flag, std::string_view name) -> Status {
     if (name.empty() || one_of(name, names)) return {};
-    return unknown("attention backend", flag, name, names);
+    Error error = unknown("attention backend", flag, name, names);
+    error.message += attention::name_elsewhere(name);
+    return error;
   };
   QUIRE_TRY_STATUS(check("attention-backend", options.attention_backend));
   QUIRE_TRY_STATUS(check("prefill-attention-backend", options.prefill_attention_backend));

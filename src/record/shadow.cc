@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "attention/other_names.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/mix.h"
@@ -62,8 +63,8 @@ Result<std::unique_ptr<Shadow>> Shadow::create(const ShadowWish& wish,
   if (row == nullptr) {
     std::vector<std::string_view> names;
     for (const attention::Backend& other : table) names.push_back(other.name);
-    return bad_input(fmt::format("--shadow: there is no attention backend '{}' here{}", wish.backend,
-                                 did_you_mean(wish.backend, names)));
+    return bad_input(fmt::format("--shadow: there is no attention backend '{}' here{}{}", wish.backend,
+                                 did_you_mean(wish.backend, names), attention::name_elsewhere(wish.backend)));
   }
   std::unique_ptr<Shadow> shadow(new Shadow(wish));
   shadow->report_.backend = wish.backend;

@@ -8,6 +8,7 @@
 
 #include "attention/bench/ceilings.h"
 #include "attention/bench/cell.h"
+#include "attention/other_names.h"
 #include "base/check.h"
 #include "base/text.h"
 #include "platform/cpu/stream.h"
@@ -75,8 +76,8 @@ Result<Running> start(Bench& bench, const CellSpec& spec) {
   r.cell.kv_dtype = to_string(spec.kv);
   const Backend* row = find_backend(bench.table, spec.backend);
   if (row == nullptr)
-    return bad_input(fmt::format("no attention backend is called {}: use one of {}", spec.backend,
-                                 comma_list(bench.table, &Backend::name)));
+    return bad_input(fmt::format("no attention backend is called {}: use one of {}{}", spec.backend,
+                                 comma_list(bench.table, &Backend::name), name_elsewhere(spec.backend)));
   if (spec.shape.q_len > spec.shape.context)
     return bad_input(fmt::format("a query of {} rows has a context of {} keys: use --context {} or more",
                                  spec.shape.q_len, spec.shape.context, spec.shape.q_len));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "attention/conformance/judge.h"
+#include "attention/other_names.h"
 #include "base/clock.h"
 #include "base/text.h"
 
@@ -177,9 +178,9 @@ Result<VerifyReport> verify(std::span<const Backend> table, const VerifyOptions&
   for (const Backend& row : table)
     if (options.backend.empty() || row.name == options.backend) rows.push_back(&row);
   if (rows.empty())
-    return bad_input(
-        fmt::format("there is no attention backend '{}'; this build has {}", options.backend,
-                    table.empty() ? "none for this platform" : comma_list(table, &Backend::name)));
+    return bad_input(fmt::format("there is no attention backend '{}'; this build has {}{}", options.backend,
+                                 table.empty() ? "none for this platform" : comma_list(table, &Backend::name),
+                                 attention::name_elsewhere(options.backend)));
   QUIRE_TRY(machine, open_machine(options.device));
   VerifyReport report;
   report.seed = options.seed;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "attention/other_names.h"
 #include "base/nearest.h"
 #include "record/replay/find_keys.h"
 #include "record/replay/gates.h"
@@ -100,8 +101,8 @@ Result<Runner*> Replay::runner_of(const std::string& name, const conformance::Fa
     runners_.emplace_back(key, std::move(runner));
     return runners_.back().second.get();
   }
-  return bad_input(
-      fmt::format("there is no attention backend '{}' in this build{}", name, did_you_mean(name, names)));
+  return bad_input(fmt::format("there is no attention backend '{}' in this build{}{}", name,
+                               did_you_mean(name, names), attention::name_elsewhere(name)));
 }
 
 Result<Replay::Side> Replay::make_side(const std::string& name, const conformance::Fault* fault) {
