@@ -17,7 +17,7 @@ struct Options {
   std::vector<std::pair<std::string, std::string>> attention;  // CALL=NAME, e.g. {"full.decode", "reference"}
   std::int32_t page_size = 0;                                  // tokens, 1..256; 0: auto
   std::string page_order;            // page_first | layer_first; empty: the platform's default
-  std::string dtype = "auto";        // compute type: auto | f32 | bf16 | f16
+  std::string dtype = "auto";        // compute type: auto | f32 (a CPU) | bf16 (a GPU); f16: refused so far
   std::string kv_dtype = "auto";     // auto (bf16) | f32 | bf16 | f16 | fp8_e4m3
   std::int64_t kv_memory_bytes = 0;  // 0: auto
   float kv_scale = 0.0f;             // fp8 KV: one scale for all; 0: per token and head

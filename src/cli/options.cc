@@ -113,7 +113,8 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
   number("page-size", "tokens per KV page, 1..256", &o->page_size, 256);
   text("page-order", "page_first|layer_first", "order of the KV arena; default: the platform's",
        &o->page_order);
-  text("dtype", "auto|f32|bf16|f16", "compute type", &o->dtype);
+  text("dtype", "auto|f32|bf16|f16", "compute type; auto: f32 on the CPU, bf16 on a GPU, others are refused",
+       &o->dtype);
   text("kv-dtype", "auto|f32|bf16|f16|fp8_e4m3", "KV cache type; auto is bf16", &o->kv_dtype);
   add({.name = "kv-memory",
        .group = group,
@@ -128,7 +129,8 @@ void add_engine_settings(Settings& settings, Options* o, std::span<const std::st
        .set = into_auto(&o->kv_scale, 1e-30, 1e30),
        .show = [o] { return o->kv_scale == 0 ? std::string("auto") : show_float(o->kv_scale); }});
   number("max-running", "sequences that run together", &o->max_running, 1 << 20);
-  number("max-context", "tokens of prompt and answer; auto is the model's", &o->max_context, 1 << 30);
+  number("max-context", "tokens of prompt and answer (its first always fits); auto is the model's",
+         &o->max_context, 1 << 30);
   number("chunk-tokens", "most prompt tokens of one step", &o->chunk_tokens, 1 << 20);
   text("prefix-cache", "on|off", "reuse of shared prefixes", &o->prefix_cache, "on");
   text("cache-eviction", "lru|lfu|fifo|priority", "which prefixes go first", &o->cache_eviction,
