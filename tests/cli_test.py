@@ -7,10 +7,14 @@ import json
 import math
 import os
 import pathlib
+import pty
 import re
+import select
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from xml.etree import ElementTree
 
@@ -28,6 +32,48 @@ def quire(*arguments, stdin=None, env=None):
 
 def model(name):
     return GOLDEN / "models" / name
+
+
+class Terminal:
+    """The program with a terminal of its own, as a person has it."""
+
+    def __init__(self, *arguments):
+        self.seen = ""
+        self.raw = b""
+        self.pid, self.file = pty.fork()
+        if self.pid == 0:
+            os.environ.update(TERM="xterm", LC_ALL="C")
+            os.execvp(QUIRE, [QUIRE, *map(str, arguments)])
+
+    def type(self, keys):
+        os.write(self.file, keys.encode())
+
+    def until(self, pattern, seconds=120):
+        """Waits for the pattern in what came since the last one, and returns that up to its end."""
+        deadline = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.seen)):
+            if time.monotonic() > deadline or not self.read(1):
+                raise AssertionError(f"no {pattern!r} in {self.seen!r}")
+        text, self.seen = self.seen[:found.end()], self.seen[found.end():]
+        return text
+
+    def read(self, seconds):
+        """False: the program has closed its side."""
+        if select.select([self.file], [], [], seconds)[0]:
+            try:
+                self.raw += os.read(self.file, 4096)
+            except OSError:
+                return False
+            text = self.raw.decode(errors="ignore")
+            self.raw = self.raw[len(text.encode()):]
+            self.seen += text
+        return True
+
+    def end(self):
+        """The exit code, once the program has ended."""
+        while self.read(120):
+            pass
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 class Json(unittest.TestCase):
@@ -389,6 +435,11 @@ class Refusals(unittest.TestCase):
         self.refused(2, "--page-size", "run", model("llama"), "--page-sise", 16, "-p", "x")
         self.refused(2, "256", "run", model("llama"), "--page-size", 512, "--ids", 1)
         self.refused(2, "cpu", "run", model("llama"), "--attention-backend", "cpi", "--ids", 1)
+        for flags in (("run", model("llama"), "--ids", 1, "--attention-backend", "fa3"), ("backends", model("llama"), "--attention-backend", "fa3"),
+                      ("verify", "--backend", "fa3"), ("bench", "attention", "--backend", "fa3")):
+            self.refused(2, "; what fa3 is elsewhere: `cuda` on NVIDIA GPUs", *flags)
+        self.refused(2, "cuda.*; what FLASHMLA is elsewhere: .*latent attention", "backends", model("llama"), "--device", "sm90",
+                     "--decode-attention-backend", "FLASHMLA")
         self.refused(2, "bf16", "run", model("llama"), "--kv-dtype", "bf61", "--ids", 1)
         self.refused(2, "cuda", "run", model("llama"), "--device", "cuda", "--ids", 1)
         self.refused(2, "legal: on, off", "run", model("llama"), "--prefix-cache", "maybe", "--ids", 1)
@@ -495,11 +546,6 @@ class Refusals(unittest.TestCase):
         self.assertRegex(line["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}$")
 
     def test_environment(self):
-        for flags in (("run", model("llama"), "--ids", 1, "--attention-backend", "fa3"), ("backends", model("llama"), "--attention-backend", "fa3"),
-                      ("verify", "--backend", "fa3"), ("bench", "attention", "--backend", "fa3")):
-            self.refused(2, "; what fa3 is elsewhere: `cuda` on NVIDIA GPUs", *flags)
-        self.refused(2, "cuda.*; what FLASHMLA is elsewhere: .*latent attention", "backends", model("llama"), "--device", "sm90",
-                     "--decode-attention-backend", "FLASHMLA")
         got, out, err = quire("config", env={"QUIRE_PAGE_SISE": "16"})
         self.assertEqual(got, 2, err)
         self.assertRegex(err, "QUIRE_PAGE_SISE.*did you mean QUIRE_PAGE_SIZE")
@@ -563,6 +609,10 @@ class Refusals(unittest.TestCase):
 
     def test_limits(self):
         self.refused(2, "context", "run", model("llama"), "--max-context", 16, "--ids", ",".join(["1"] * 17))
+        self.refused(2, "which is the model's own: shorten it by 9952$", "run", model("llama"), "--ids", ",".join(["1"] * 12000))
+        self.refused(2, "--max-context 9, the model has 2048", "run", model("llama"), "--max-context", 8, "--ids", "1,2,3,4,5,6,7,8,9")
+        code, out, err = quire("run", model("llama"), "--max-context", 8, "--ids", "1,2,3,4,5,6,7,8", "--max-tokens", 1, "--ignore-eos", "--json")
+        self.assertEqual((code, json.loads(out)["finish_reason"], len(json.loads(out)["tokens"])), (0, "length", 1), err)
         self.refused(2, "2048", "run", model("llama"), "--max-context", 4096, "--ids", 1)
         self.refused(3, "KV|page", "run", model("llama"), "--kv-memory", "64K", "--max-context", 2048, "--ids",
                      ",".join(["1"] * 2000))
@@ -614,10 +664,6 @@ class Refusals(unittest.TestCase):
                                    "--json")
             self.assertEqual(code, 0, err)
             self.assertEqual([json.loads(line)["cached_tokens"] for line in out.splitlines()], cached)
-        self.refused(2, "which is the model's own: shorten it by 9952$", "run", model("llama"), "--ids", ",".join(["1"] * 12000))
-        self.refused(2, "--max-context 9, the model has 2048", "run", model("llama"), "--max-context", 8, "--ids", "1,2,3,4,5,6,7,8,9")
-        code, out, err = quire("run", model("llama"), "--max-context", 8, "--ids", "1,2,3,4,5,6,7,8", "--max-tokens", 1, "--ignore-eos", "--json")
-        self.assertEqual((code, json.loads(out)["finish_reason"], len(json.loads(out)["tokens"])), (0, "length", 1), err)
 
     def test_a_deadline_goes_on_while_a_request_is_held_back(self):
         lines = ['{"ids": [1], "max_tokens": 1500}\n'] + ['{"ids": [2], "max_tokens": 1500, "deadline_s": 0.01}\n'] * 3
@@ -929,6 +975,54 @@ class RealModel(unittest.TestCase):
             code, out, err = quire("chat", SMOLLM2, "--system", "", "--max-tokens", 4, stdin=f"Say hello.\n/save {saved}\n")
             self.assertEqual(code, 0, err)
             self.assertEqual(json.loads(saved.read_text())[0], {"role": "system", "content": ""})
+
+    def test_ctrl_c_discards_a_line_or_stops_an_answer_and_never_ends_the_chat(self):
+        prompt = r"\n> $"
+        with tempfile.TemporaryDirectory() as folder:
+            saved = pathlib.Path(folder) / "talk.json"
+
+            def talk():
+                chat.type(f"/save {saved}\n")
+                chat.until(r"messages saved\r" + prompt)
+                return [message["content"] for message in json.loads(saved.read_text())]
+
+            chat = Terminal("chat", SMOLLM2, "--max-tokens", 2000, "--ignore-eos", "--threads", 2)
+            self.addCleanup(os.close, chat.file)
+            chat.until(r"Ctrl-D ends the chat\r" + prompt)
+            chat.type("half a line\x03")
+            chat.until(r"\^C\r" + prompt)
+            # Keys that follow at once are not lost, the line ends wherever the cursor is, and letters are UTF-8.
+            chat.type("much\x01too \x03Sag etwas \u00fcber F\u00fcchse.\n")
+            chat.until(r"F\u00fcchse\.\r\n")
+            chat.until(r"\w+ \w+ \w+")  # the answer
+            chat.type("\x03")
+            chat.until(r"page \d+.*peak memory.*" + prompt)
+            first = talk()
+            self.assertEqual((len(first), first[0]), (2, "Sag etwas \u00fcber F\u00fcchse."))
+            self.assertLess(len(first[1]), 8000)
+            # An empty line says how to leave, once; so does a signal from elsewhere discard a line.
+            chat.type("\x03")
+            chat.until(r"\^C\r\nCtrl-D or /quit ends the chat\r" + prompt)
+            chat.type("\x03")
+            self.assertNotIn("quit", chat.until(r"\^C\r" + prompt))
+            chat.type("another")
+            chat.until("another$")
+            os.kill(chat.pid, signal.SIGINT)
+            chat.until(prompt)
+            self.assertEqual(talk(), first)
+            # At any moment around the end of an answer.
+            chat.type("Go on.\n")
+            chat.until(r"\w+ \w+ \w+")
+            for _ in range(40):
+                chat.type("\x03")
+                time.sleep(0.005)
+            chat.until(r"peak memory")
+            time.sleep(0.5)
+            chat.type("\x03")
+            chat.until(r"\^C\r" + prompt)
+            self.assertEqual(talk()[:3], first + ["Go on."])
+            chat.type("\x04")
+            self.assertEqual(chat.end(), 0)
 
     def test_logprobs_within_the_tolerances_of_int8_activations(self):
         for name in ("prose", "code", "numbers"):

@@ -1,18 +1,14 @@
-// `quire chat`: a conversation on the terminal. Line editing and history come from libedit.
-#include <editline/readline.h>
+// `quire chat`: a conversation on the terminal.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
-#include <iostream>
-#include <optional>
 
 #include "cli/answer_report.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/line_input.h"
 #include "cli/log.h"
 #include "cli/observe.h"
 #include "session/messages_json.h"
@@ -35,21 +31,6 @@ struct Chat {
   SamplingFlags sampling;
 };
 
-// One line of input, or nothing at the end. Without a terminal there is no prompt and no editing.
-std::optional<std::string> read_input() {
-  if (isatty(STDIN_FILENO) == 0) {
-    std::string line;
-    if (!std::getline(std::cin, line)) return std::nullopt;
-    return line;
-  }
-  char* line = readline("> ");
-  if (line == nullptr) return std::nullopt;
-  std::string text(line);
-  if (!text.empty()) add_history(line);
-  std::free(line);
-  return text;
-}
-
 Status save(const std::vector<Message>& messages, const std::string& path) {
   std::ofstream output(path);
   output << session::messages_json(messages, /*indent=*/1) << "\n";
@@ -65,9 +46,9 @@ Result<std::string> answer(const Chat& chat, Session& session, const std::vector
   request.sequence_index = messages.size();
   request.stop = chat.sampling.stop;
   request.ignore_eos = chat.sampling.ignore_eos;
+  interrupted = 0;
   const Result<RequestId> id = session.submit(request);
   if (!id.ok()) return id.error();
-  interrupted = 0;
   std::string text;
   std::vector<TextOutput> outputs;
   bool more = true;
@@ -91,7 +72,7 @@ Result<std::string> answer(const Chat& chat, Session& session, const std::vector
 }
 
 constexpr std::string_view kCommands =
-    "commands: /reset, /save FILE, /quit; Ctrl-C stops an answer, Ctrl-D ends the chat";
+    "commands: /reset, /save FILE, /quit; Ctrl-C stops an answer or discards a line, Ctrl-D ends the chat";
 
 // False: leave the program.
 bool command(const std::string& line, const Chat& chat, std::vector<Message>* messages) {
@@ -120,14 +101,22 @@ Status run_chat(const Chat& chat) {
   std::vector<Message> probe = messages;
   probe.push_back({"user", "hello"});
   if (const Result<std::string> rendered = session->render(probe); !rendered.ok()) return rendered.error();
-  if (isatty(STDIN_FILENO) != 0) fmt::print(stderr, "{}\n", kCommands);
-  while (const std::optional<std::string> line = read_input()) {
-    if (line->empty()) continue;
-    if (line->front() == '/') {
-      if (!command(*line, chat, &messages)) break;
+  LineInput input("> ");
+  if (input.is_terminal()) fmt::print(stderr, "{}\n", kCommands);
+  bool told_how_to_leave = false;
+  for (;;) {
+    const auto [kind, line] = input.read();
+    if (kind == LineInput::Kind::end) break;
+    if (kind == LineInput::Kind::discarded && line.empty() && !told_how_to_leave) {
+      fmt::print(stderr, "Ctrl-D or /quit ends the chat\n");
+      told_how_to_leave = true;
+    }
+    if (kind == LineInput::Kind::discarded || line.empty()) continue;
+    if (line.front() == '/') {
+      if (!command(line, chat, &messages)) break;
       continue;
     }
-    messages.push_back({"user", *line});
+    messages.push_back({"user", line});
     const Result<std::string> text = answer(chat, *session, messages);
     if (text.ok()) {
       messages.push_back({"assistant", text.value()});
