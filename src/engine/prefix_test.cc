@@ -266,6 +266,38 @@ TEST_P(Service, SaltsKeepPrefixesApart) {
   EXPECT_EQ(again.tokens, other.tokens);
 }
 
+// Whether a page is whole or not.
+TEST_P(Service, SaysWhyAShortPromptMissed) {
+  Options options = tiny_options();
+  options.page_size = 64;
+  for (const std::size_t tokens : {2, 60, 63, 64, 130}) {
+    std::unique_ptr<Engine> engine = open_engine(path_, options);
+    ASSERT_NE(engine, nullptr);
+    std::mt19937_64 random(6);
+    Request request = greedy_request(random_ids(random, tokens), 1);
+    EXPECT_EQ(run_all(*engine, {request})[0].last.cache_miss, "no_prefix") << tokens;
+    request.cache_salt = "tenant";
+    EXPECT_EQ(run_all(*engine, {request})[0].last.cache_miss, "other_namespace") << tokens;
+  }
+  options.kv_memory_bytes = 0;
+  for (std::int64_t memory = 1 << 16; options.kv_memory_bytes == 0; memory *= 2) {
+    Options small = options;
+    small.kv_memory_bytes = memory;  // the least power of two in which the longest prompt fits
+    const auto engine = Engine::open(path_, small);
+    if (engine.ok() && (*engine)->info().kv_capacity_tokens >= 256) options.kv_memory_bytes = memory;
+  }
+  std::unique_ptr<Engine> engine = open_engine(path_, options);
+  ASSERT_NE(engine, nullptr);
+  std::mt19937_64 random(7);
+  const Request first = greedy_request(random_ids(random, 50), 4);
+  run_all(*engine, {first});
+  EXPECT_EQ(run_all(*engine, {first})[0].last.cached_tokens, 49);
+  for (int i = 0; i < 20; ++i) run_all(*engine, {greedy_request(random_ids(random, 240), 4)});
+  const Answer again = run_all(*engine, {first})[0];
+  EXPECT_EQ(again.last.cached_tokens, 0);
+  EXPECT_EQ(again.last.cache_miss.rfind("evicted at ", 0), 0u) << again.last.cache_miss;
+}
+
 // A router that hears the events and knows the formula finds a prompt's pages by its tokens.
 TEST_P(Service, EventsNamePagesAndClearingForgetsThem) {
   std::unique_ptr<Engine> engine = open_engine(path_, tiny_options());

@@ -11,8 +11,8 @@ enum class Miss : std::uint8_t {
   none,              // all that may hit did
   off,               // the tree is off, or the request has no tokens that it could be known by
   no_prefix,         // nothing like it was ever seen (or it was forgotten long ago)
-  evicted,           // it was there: MissReport says when it went and what for
-  other_namespace,   // another model version, adapter, salt or media has it
+  evicted,           // half or more of the next page was there: MissReport says when it went and what for
+  other_namespace,   // another model version, adapter, salt or media has so much of the first page
   window_gone,       // tokens are known, but a window or chunk group has lost the keys that the next row sees
   below_copy_limit,  // so few tokens of a page that copying them does not pay
 };

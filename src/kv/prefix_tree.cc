@@ -10,8 +10,6 @@
 namespace quire::kv {
 namespace {
 
-constexpr std::size_t kGhosts = 4096;  // evicted pages that are remembered, a power of two
-
 bool less(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
   return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
 }
@@ -19,7 +17,7 @@ bool less(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
 }  // namespace
 
 PrefixTree::PrefixTree(PrefixTreeConfig config, PagePool& pool)
-    : config_(config), pool_(pool), groups_(static_cast<std::size_t>(pool.groups())) {
+    : config_(config), pool_(pool), groups_(static_cast<std::size_t>(pool.groups())), first_nodes_({this}) {
   for (std::size_t g = 0; g < groups_; ++g)
     rules_.push_back(pool.group(GroupId{static_cast<std::uint32_t>(g)}).rule);
   page_tokens_ = rules_[0].page_tokens;
@@ -27,7 +25,7 @@ PrefixTree::PrefixTree(PrefixTreeConfig config, PagePool& pool)
     QUIRE_CHECK(rule.page_tokens == page_tokens_, "pages of {} and {} tokens", rule.page_tokens,
                 page_tokens_);
   new_index();
-  if (config_.enabled) ghosts_.resize(kGhosts);
+  if (config_.enabled) ghosts_.emplace(page_tokens_);
 }
 
 PrefixTree::~PrefixTree() {
@@ -165,6 +163,17 @@ std::span<const std::int32_t> PrefixTree::first_page(std::uint32_t index) const 
   return tokens.first(std::min(tokens.size(), static_cast<std::size_t>(page_tokens_)));
 }
 
+void PrefixTree::link(std::uint32_t parent, std::uint32_t child) {
+  nodes_[parent].children.insert(child);
+  if (nodes_[parent].parent == 0) first_nodes_.insert(child);
+}
+
+// REQUIRES that the child still has its first page, to be found by.
+void PrefixTree::unlink(std::uint32_t parent, std::uint32_t child) {
+  nodes_[parent].children.erase(child);
+  if (nodes_[parent].parent == 0) first_nodes_.erase(child);
+}
+
 bool PrefixTree::ByFirstPage::operator()(std::uint32_t a, std::uint32_t b) const {
   return less(tree->first_page(a), tree->first_page(b));
 }
@@ -173,6 +182,17 @@ bool PrefixTree::ByFirstPage::operator()(std::uint32_t a, std::span<const std::i
 }
 bool PrefixTree::ByFirstPage::operator()(std::span<const std::int32_t> a, std::uint32_t b) const {
   return less(a, tree->first_page(b));
+}
+
+bool PrefixTree::ByFirstPageThenIndex::operator()(std::uint32_t a, std::uint32_t b) const {
+  const auto left = tree->first_page(a);
+  const auto right = tree->first_page(b);
+  const auto order =
+      std::lexicographical_compare_three_way(left.begin(), left.end(), right.begin(), right.end());
+  return order == 0 ? a < b : order < 0;
+}
+bool PrefixTree::ByFirstPageThenIndex::operator()(std::uint32_t a, std::span<const std::int32_t> b) const {
+  return less(tree->first_page(a), b);
 }
 
 }  // namespace quire::kv

@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -38,6 +39,7 @@
 
 #include "base/ids.h"
 #include "kv/age_list.h"
+#include "kv/ghosts.h"
 #include "kv/miss.h"
 #include "kv/page_pool.h"
 
@@ -218,6 +220,15 @@ class PrefixTree {
     bool operator()(std::span<const std::int32_t> a, std::uint32_t b) const;
   };
   using Children = std::set<std::uint32_t, ByFirstPage>;
+  // The nodes that begin prompts, of all namespaces, in the order of their first page's tokens. Several may
+  // begin alike there, so the index decides.
+  struct ByFirstPageThenIndex {
+    using is_transparent = void;
+    const PrefixTree* tree;
+    bool operator()(std::uint32_t a, std::uint32_t b) const;
+    bool operator()(std::uint32_t a, std::span<const std::int32_t> b) const;
+  };
+  using FirstNodes = std::set<std::uint32_t, ByFirstPageThenIndex>;
   struct Node {
     std::uint32_t generation = 0;
     std::uint32_t parent = 0;
@@ -244,11 +255,6 @@ class PrefixTree {
     std::uint64_t seed = 0;
     std::int64_t users = 0;
   };
-  struct Ghost {
-    std::uint64_t hash = 0;
-    std::uint64_t at = 0;
-    Pressure pressure = Pressure::admission;
-  };
   struct Walk {  // where tokens stop being known: inside the node, or behind it
     std::uint32_t node = 0;
     std::int32_t tokens = 0;
@@ -263,6 +269,8 @@ class PrefixTree {
   void drop_node(std::uint32_t index);
   void drop_root_if_unused(std::uint32_t root);
   std::span<const std::int32_t> first_page(std::uint32_t index) const;
+  void link(std::uint32_t parent, std::uint32_t child);
+  void unlink(std::uint32_t parent, std::uint32_t child);
   std::int64_t entries(const Node& node) const;
   PageId& page(Node& node, std::int64_t entry, std::size_t group);
   PageId page(const Node& node, std::int64_t entry, std::size_t group) const;
@@ -277,6 +285,7 @@ class PrefixTree {
   std::int32_t valid_in_group(std::uint32_t end, std::size_t group, std::int32_t tokens) const;
   bool adoptable(const Node& node, std::int32_t tokens) const;
   MissReport why_missed(std::uint32_t root, Walk walk, std::span<const std::int32_t> tokens) const;
+  std::int32_t longest_first_page(std::span<const std::int32_t> page) const;
 
   // tree_locks.cc
   std::uint32_t split(std::uint32_t index, std::int32_t tokens);
@@ -317,7 +326,6 @@ class PrefixTree {
   void cut_entry(std::uint32_t index, Pressure pressure);
   void note_event(EventKind kind, std::uint64_t hash, std::uint64_t before);
   std::uint64_t hash_before(const Node& node, std::int64_t entry) const;
-  void count_first_page(const Node& node, int change);
 
   PrefixTreeConfig config_;
   PagePool& pool_;
@@ -332,10 +340,9 @@ class PrefixTree {
   AgeList tails_;                                    // leaves with a partial page, by how full it is
   std::array<AgeList, kMaxGroups> windows_;          // nodes with pages of a window or chunk group
   std::array<std::vector<NodeRef>, kMaxGroups> parked_;  // of these, met with pages that requests held
-  std::vector<Ghost> ghosts_;
-  std::unordered_map<std::uint64_t, std::int32_t>
-      first_pages_;                // content of first pages, over all namespaces
-  std::vector<TreeEvent> events_;  // the last ones: number n at n % kMostEvents
+  std::optional<Ghosts> ghosts_;                         // when enabled
+  FirstNodes first_nodes_;                               // over all namespaces
+  std::vector<TreeEvent> events_;                        // the last ones: number n at n % kMostEvents
   std::uint64_t next_event_ = 0;
   std::uint64_t clock_ = 0;
   TreeStats stats_;

@@ -259,6 +259,50 @@ TEST(PrefixTree, SaysWhyThePrefixEnded) {
   EXPECT_TRUE(off.pool->idle());
 }
 
+// Also of a prompt that ends inside the page, or shares half of it.
+TEST(PrefixTree, SaysWhyWhereLessThanAPageIsLeft) {
+  TreeRig rig = full(8);
+  const NamespaceId space = rig.tree->open({});
+  const NamespaceId other = rig.tree->open({.salt = "other"});
+  const auto why = [&](NamespaceId in, const Tokens& tokens) {
+    return rig.tree->match(in, tokens, static_cast<std::int32_t>(tokens.size()) - 1).miss.why;
+  };
+  const auto expect = [&](NamespaceId in, Miss miss) {
+    for (int n = 2; n <= 24; ++n) EXPECT_EQ(why(in, sequence(0, n)), miss) << n;
+    for (int n = 2; n <= 5; ++n) EXPECT_EQ(why(in, sequence(100, n)), miss) << n;
+    EXPECT_EQ(why(in, sequence(100, 4) + sequence(300, 9)), miss);
+    EXPECT_EQ(why(in, sequence(100, 3) + sequence(300, 9)), Miss::no_prefix);
+    EXPECT_EQ(why(in, sequence(101, 4)), Miss::no_prefix);
+    rig.expect_sound();
+  };
+  rig.run(sequence(0, 20), space);
+  rig.run(sequence(100, 5), space);  // less than a page all in all
+  rig.run(sequence(99, 2), other);   // begins a prompt, and neither of these
+  expect(other, Miss::other_namespace);
+  // It goes on, past one of the other namespace that begins alike.
+  rig.run(sequence(100, 5) + sequence(250, 1), other);
+  rig.run(sequence(100, 5) + sequence(400, 10), space);
+  EXPECT_EQ(why(other, sequence(100, 5) + sequence(400, 5)), Miss::other_namespace);
+  EXPECT_EQ(why(space, sequence(100, 5) + sequence(250, 1) + sequence(1, 1)), Miss::other_namespace);
+  EXPECT_EQ(why(space, sequence(100, 5) + sequence(251, 2)), Miss::no_prefix);
+  rig.expect_sound();
+
+  rig.tree->clear();
+  EXPECT_EQ(rig.tree->stats().nodes, 0);
+  expect(space, Miss::evicted);
+  EXPECT_EQ(why(other, sequence(0, 7)), Miss::no_prefix);
+  EXPECT_EQ(why(other, sequence(99, 2)), Miss::evicted);
+  // What is there again says nothing of what follows it, and the rest still went.
+  rig.run(sequence(0, 10), space);
+  const Match match = rig.tree->match(space, sequence(0, 16), 15);
+  EXPECT_EQ(match.tokens, 10);
+  EXPECT_EQ(match.miss.why, Miss::evicted);
+  EXPECT_EQ(match.miss.pressure, Pressure::clearing);
+  EXPECT_EQ(why(space, sequence(0, 13)), Miss::evicted);
+  EXPECT_EQ(why(space, sequence(0, 10) + sequence(600, 3)), Miss::no_prefix);
+  rig.expect_sound();
+}
+
 TEST(PrefixTree, AHitEndsWhereEveryGroupHasItsWindow) {
   TreeRig rig({.rules = {{Keep::all, 0, 4}, {Keep::window, 8, 4}}, .pages = 64});
   const NamespaceId space = rig.tree->open({});

@@ -14,7 +14,7 @@ struct TreeAudit {
   std::vector<std::string> violations = {};
   TreeStats sums = {};
   std::set<std::pair<std::size_t, std::uint32_t>> seen = {};
-  std::unordered_map<std::uint64_t, std::int32_t> first_pages = {};
+  std::set<std::uint32_t> first_nodes = {};
   std::map<std::uint32_t, PageCounts> held = {};  // per namespace
 
   using Node = PrefixTree::Node;
@@ -38,6 +38,7 @@ struct TreeAudit {
     ++sums.nodes;
     sums.tokens += static_cast<std::int64_t>(node.tokens.size());
     const Node& parent = tree.nodes_[node.parent];
+    if (parent.parent == 0) first_nodes.insert(n);
     const auto length = static_cast<std::int64_t>(node.tokens.size());
     const std::int64_t p = tree.page_tokens_;
     if (!parent.used || !parent.children.contains(n)) violation("node {} is not found under its key", n);
@@ -101,7 +102,6 @@ struct TreeAudit {
       const auto page = std::span(node.tokens).subspan(i * p, p);
       if (node.hashes[i] != hash_page(tree.hash_before(node, first + static_cast<std::int64_t>(i)), page))
         violation("node {}: the hash of entry {} is wrong", n, first + static_cast<std::int64_t>(i));
-      if (first == 0 && i == 0) ++first_pages[hash_page(0, page)];
     }
   }
 
@@ -133,7 +133,10 @@ struct TreeAudit {
         violation("group {}: {} pages, {} evictable, are counted as {} and {}", g, sums.pages.of[g],
                   sums.evictable.of[g], stats.pages.of[g], stats.evictable.of[g]);
     }
-    if (first_pages != tree.first_pages_) violation("the table of first pages is wrong");
+    // In its own order, which a node that grew in its place would break.
+    if (first_nodes != std::set<std::uint32_t>(tree.first_nodes_.begin(), tree.first_nodes_.end()) ||
+        !std::is_sorted(tree.first_nodes_.begin(), tree.first_nodes_.end(), tree.first_nodes_.key_comp()))
+      violation("the nodes that begin prompts are not in order");
     for (const Holding& holding : tree.pool_.holdings()) {
       if (holding.owner.kind != OwnerKind::tree || held[holding.owner.id] == holding.pages) continue;
       for (std::size_t g = 0; g < tree.groups_; ++g)

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kv/page_hash.h"
 #include "kv/prefix_tree.h"
 
 namespace quire::kv {
@@ -171,16 +170,17 @@ void PrefixTree::cut_entry(std::uint32_t index, Pressure pressure) {
     count(node, g, -1);
     ++stats_.evicted_pages;
   }
-  if (whole) {
-    const std::uint64_t hash = node.hashes.back();
-    ghosts_[hash & (ghosts_.size() - 1)] = Ghost{hash, ++clock_, pressure};
-    note_event(EventKind::removed, hash, hash_before(node, entry));
-    if (entry == 0) count_first_page(node, -1);
-    node.hashes.pop_back();
-  }
   const auto keep = static_cast<std::size_t>(entry * page_tokens_ - node.begin);
-  if (!whole) tails_.remove(index);
-  if (keep == 0) nodes_[node.parent].children.erase(index);  // while its first page is there to be found by
+  const std::uint64_t before = hash_before(node, entry);
+  if (whole) {
+    ++clock_;
+    note_event(EventKind::removed, node.hashes.back(), before);
+    node.hashes.pop_back();
+  } else {
+    tails_.remove(index);
+  }
+  ghosts_->add(before, std::span(node.tokens).subspan(keep), clock_, pressure);
+  if (keep == 0) unlink(node.parent, index);
   stats_.tokens -= static_cast<std::int64_t>(node.tokens.size() - keep);
   node.tokens.resize(keep);
   node.pages.resize(node.pages.size() - groups_);
@@ -201,14 +201,6 @@ std::uint64_t PrefixTree::hash_before(const Node& node, std::int64_t entry) cons
   if (at > 0) return node.hashes[static_cast<std::size_t>(at - 1)];
   const Node& parent = nodes_[node.parent];
   return parent.parent == 0 ? spaces_.at(node.root).seed : parent.hashes.back();
-}
-
-void PrefixTree::count_first_page(const Node& node, int change) {
-  const std::uint64_t content =
-      hash_page(0, std::span(node.tokens).first(static_cast<std::size_t>(page_tokens_)));
-  std::int32_t& count = first_pages_[content];
-  count += change;
-  if (count == 0) first_pages_.erase(content);
 }
 
 void PrefixTree::note_event(EventKind kind, std::uint64_t hash, std::uint64_t before) {

@@ -171,7 +171,7 @@ std::uint32_t PrefixTree::split(std::uint32_t index, std::int32_t tokens) {
                   tokens < static_cast<std::int32_t>(nodes_[index].tokens.size()),
               "split node {} at {}", index, tokens);
   const std::uint32_t parent = nodes_[index].parent;
-  nodes_[parent].children.erase(index);
+  unlink(parent, index);
   const std::uint32_t upper = make_node(parent);
   Node& low = nodes_[index];
   Node& high = nodes_[upper];
@@ -197,8 +197,8 @@ std::uint32_t PrefixTree::split(std::uint32_t index, std::int32_t tokens) {
       high.owned[g] += page(high, e, g) != kPaddingPage ? 1 : 0;
     low.owned[g] -= high.owned[g];
   }
-  nodes_[parent].children.insert(upper);
-  high.children.insert(index);
+  link(parent, upper);
+  link(upper, index);
   split_lists(index, upper);
   return upper;
 }

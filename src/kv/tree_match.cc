@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kv/page_hash.h"
 #include "kv/prefix_tree.h"
 
 namespace quire::kv {
@@ -128,22 +127,35 @@ std::int32_t PrefixTree::probe(NamespaceId space, std::span<const std::int32_t> 
   return walk.tokens;
 }
 
+// Most tokens that a first page of some namespace shares with this one: of a neighbour of where it would
+// stand.
+std::int32_t PrefixTree::longest_first_page(std::span<const std::int32_t> page) const {
+  const auto at = first_nodes_.lower_bound(page);
+  std::int32_t most = 0;
+  if (at != first_nodes_.end()) most = common_prefix(nodes_[*at].tokens, page);
+  if (at != first_nodes_.begin()) most = std::max(most, common_prefix(nodes_[*std::prev(at)].tokens, page));
+  return most;
+}
+
+// Of the page in which the hit ended, as far as the prompt goes on in it, at least half of the rest must have
+// been there: nearly every prompt shares a token or two with some other one.
 MissReport PrefixTree::why_missed(std::uint32_t root, Walk walk, std::span<const std::int32_t> tokens) const {
   const std::int64_t entry = walk.tokens / page_tokens_;
   const std::int64_t begin = entry * page_tokens_;
-  MissReport report{Miss::no_prefix};
-  if (static_cast<std::int64_t>(tokens.size()) < begin + page_tokens_) return report;
-  const auto page = tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(page_tokens_));
+  const auto rest = tokens.subspan(static_cast<std::size_t>(begin));
+  const auto page = rest.first(std::min(rest.size(), static_cast<std::size_t>(page_tokens_)));
+  const auto known = static_cast<std::int32_t>(walk.tokens - begin);
+  const auto size = static_cast<std::int32_t>(page.size());
+  const auto explains = [&](std::int32_t common) { return 2 * (common - known) >= size - known; };
   const std::uint32_t before = holder(walk.node, static_cast<std::int32_t>(begin));
   const std::uint64_t chain =
       nodes_[before].parent == 0
           ? spaces_.at(root).seed
           : nodes_[before].hashes[static_cast<std::size_t>(entry - nodes_[before].begin / page_tokens_ - 1)];
-  const std::uint64_t hash = hash_page(chain, page);
-  const Ghost& ghost = ghosts_[hash & (ghosts_.size() - 1)];
-  if (ghost.hash == hash && ghost.at > 0) return MissReport{Miss::evicted, ghost.pressure, ghost.at};
-  if (walk.tokens == 0 && first_pages_.contains(hash_page(0, page))) report.why = Miss::other_namespace;
-  return report;
+  const Ghosts::Found ghost = ghosts_->longest(chain, page);
+  if (explains(ghost.tokens)) return MissReport{Miss::evicted, ghost.pressure, ghost.at};
+  if (entry == 0 && explains(longest_first_page(page))) return MissReport{Miss::other_namespace};
+  return MissReport{Miss::no_prefix};
 }
 
 }  // namespace quire::kv

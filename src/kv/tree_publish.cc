@@ -84,7 +84,7 @@ std::uint32_t PrefixTree::insert_rest(const Publication& publication, const Leas
   }
   const std::uint32_t leaf = make_node(parent);
   append(publication, leaf);
-  nodes_[parent].children.insert(leaf);
+  link(parent, leaf);
   if (nodes_[leaf].locks == 0) relist(leaf);
   return leaf;
 }
@@ -107,7 +107,12 @@ void PrefixTree::append(const Publication& publication, std::uint32_t index) {
   for (std::int32_t& hint : node.window_hint)
     hint = std::min(hint, static_cast<std::int32_t>(first - node.begin / page_tokens_));
   const auto rest = publication.tokens.subspan(static_cast<std::size_t>(node.end()));
+  // Among the children of its parent the node keeps its place; a beginning that other namespaces share may
+  // not.
+  FirstNodes::node_type moved;
+  if (nodes_[node.parent].parent == 0 && entries(node) == 0) moved = first_nodes_.extract(index);
   node.tokens.insert(node.tokens.end(), rest.begin(), rest.end());
+  if (moved) first_nodes_.insert(std::move(moved));
   stats_.tokens += static_cast<std::int64_t>(rest.size());
   const std::int64_t end = (node.end() + page_tokens_ - 1) / page_tokens_;
   for (std::int64_t entry = first; entry < end; ++entry) put_entry(publication, index, entry);
@@ -137,7 +142,6 @@ void PrefixTree::put_entry(const Publication& publication, std::uint32_t index, 
   node.hashes.push_back(
       hash_page(before, std::span(node.tokens).subspan(at, static_cast<std::size_t>(page_tokens_))));
   note_event(EventKind::stored, node.hashes.back(), before);
-  if (entry == 0) count_first_page(node, 1);
 }
 
 // Pages of windows that the tree has lost and the request still has.
