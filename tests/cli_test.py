@@ -10,10 +10,10 @@ import pathlib
 import pty
 import re
 import select
-import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 from xml.etree import ElementTree
@@ -68,6 +68,11 @@ class Terminal:
             self.raw = self.raw[len(text.encode()):]
             self.seen += text
         return True
+
+    def until_keys_are_read(self):
+        """The prompt is shown a moment before the terminal gives single keys; a Ctrl-D in between is lost."""
+        while termios.tcgetattr(self.file)[3] & termios.ICANON:
+            time.sleep(0.01)
 
     def end(self):
         """The exit code, once the program has ended."""
@@ -978,6 +983,7 @@ class RealModel(unittest.TestCase):
 
     def test_ctrl_c_discards_a_line_or_stops_an_answer_and_never_ends_the_chat(self):
         prompt = r"\n> $"
+        answer = r"(?:\w+\W+){40}"  # more words than what is typed is shown in
         with tempfile.TemporaryDirectory() as folder:
             saved = pathlib.Path(folder) / "talk.json"
 
@@ -986,7 +992,7 @@ class RealModel(unittest.TestCase):
                 chat.until(r"messages saved\r" + prompt)
                 return [message["content"] for message in json.loads(saved.read_text())]
 
-            chat = Terminal("chat", SMOLLM2, "--max-tokens", 2000, "--ignore-eos", "--threads", 2)
+            chat = Terminal("chat", SMOLLM2, "--max-tokens", 2000, "--ignore-eos", "--temperature", 0)
             self.addCleanup(os.close, chat.file)
             chat.until(r"Ctrl-D ends the chat\r" + prompt)
             chat.type("half a line\x03")
@@ -994,25 +1000,21 @@ class RealModel(unittest.TestCase):
             # Keys that follow at once are not lost, the line ends wherever the cursor is, and letters are UTF-8.
             chat.type("much\x01too \x03Sag etwas \u00fcber F\u00fcchse.\n")
             chat.until(r"F\u00fcchse\.\r\n")
-            chat.until(r"\w+ \w+ \w+")  # the answer
+            chat.until(answer)
             chat.type("\x03")
             chat.until(r"page \d+.*peak memory.*" + prompt)
             first = talk()
             self.assertEqual((len(first), first[0]), (2, "Sag etwas \u00fcber F\u00fcchse."))
-            self.assertLess(len(first[1]), 8000)
-            # An empty line says how to leave, once; so does a signal from elsewhere discard a line.
+            self.assertLess(len(first[1]), 4000)
+            # An empty line says how to leave, once.
             chat.type("\x03")
             chat.until(r"\^C\r\nCtrl-D or /quit ends the chat\r" + prompt)
             chat.type("\x03")
             self.assertNotIn("quit", chat.until(r"\^C\r" + prompt))
-            chat.type("another")
-            chat.until("another$")
-            os.kill(chat.pid, signal.SIGINT)
-            chat.until(prompt)
             self.assertEqual(talk(), first)
             # At any moment around the end of an answer.
             chat.type("Go on.\n")
-            chat.until(r"\w+ \w+ \w+")
+            chat.until(answer)
             for _ in range(40):
                 chat.type("\x03")
                 time.sleep(0.005)
@@ -1021,6 +1023,7 @@ class RealModel(unittest.TestCase):
             chat.type("\x03")
             chat.until(r"\^C\r" + prompt)
             self.assertEqual(talk()[:3], first + ["Go on."])
+            chat.until_keys_are_read()
             chat.type("\x04")
             self.assertEqual(chat.end(), 0)
 

@@ -1,8 +1,8 @@
 // LineInput: lines that a person types, with editing and history (libedit) when standard input is a terminal,
 // plain lines otherwise. Ctrl-C at the prompt discards the line that is being typed and nothing else: while a
-// line is read it is a key like others, so it never raises a signal then; a SIGINT from elsewhere does the
-// same, if the program has a handler for it. Errors: none; input that cannot be read is at its end. Not
-// thread-safe; one at a time.
+// line is read it is a key like others and raises no signal. A SIGINT from elsewhere discards it too, if the
+// program has a handler for it and libedit waits for a key when it comes.
+// Errors: none; input that cannot be read is at its end. Not thread-safe; one at a time.
 #pragma once
 
 #include <histedit.h>
