@@ -19,7 +19,7 @@ namespace quire::cli {
 
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr std::size_t kLineBytesMax = 64u << 20;
 constexpr int kDepthMax = 32;
@@ -31,23 +31,23 @@ constexpr std::array<std::string_view, 21> kKeys = {
     "stop",   "ignore_eos", "logit_bias",         "sequence_index",    "arrival_s",        "priority",
     "n",      "deadline_s", "cache_salt"};
 
-Result<Json> parse_line(const std::string& line) {
+Result<PlainJson> parse_line(const std::string& line) {
   if (line.size() > kLineBytesMax)
     return bad_input(fmt::format("{} bytes are over the limit of {}", line.size(), kLineBytesMax));
   int deepest = 0;
   std::vector<std::set<std::string>> keys;  // of the objects that are open
   std::string twice;
-  const auto look = [&](int depth, Json::parse_event_t event, Json& value) {
+  const auto look = [&](int depth, PlainJson::parse_event_t event, PlainJson& value) {
     deepest = std::max(deepest, depth);
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.empty()) {
+    if (event == PlainJson::parse_event_t::object_start) keys.emplace_back();
+    if (event == PlainJson::parse_event_t::object_end && !keys.empty()) keys.pop_back();
+    if (event == PlainJson::parse_event_t::key && !keys.empty()) {
       auto key = value.get<std::string>();
       if (!keys.back().insert(key).second && twice.empty()) twice = std::move(key);
     }
     return depth <= kDepthMax;
   };
-  Json json = Json::parse(line, look, /*allow_exceptions=*/false);
+  PlainJson json = PlainJson::parse(line, look, /*allow_exceptions=*/false);
   if (deepest > kDepthMax) return bad_input(fmt::format("nested deeper than {}", kDepthMax));
   if (json.is_discarded()) return bad_input("not JSON");
   if (!json.is_object()) return bad_input("not a JSON object");
@@ -56,7 +56,7 @@ Result<Json> parse_line(const std::string& line) {
 }
 
 template <class Number>
-Status read_number(const Json& json, const char* key, double low, double high, Number* target) {
+Status read_number(const PlainJson& json, const char* key, double low, double high, Number* target) {
   if (!json.contains(key)) return {};
   if (!json[key].is_number()) return bad_input(fmt::format("\"{}\" is not a number", key));
   const double value = json[key].get<double>();
@@ -68,7 +68,8 @@ Status read_number(const Json& json, const char* key, double low, double high, N
 }
 
 template <class Integer>
-Status read_integer(const Json& json, const char* key, std::int64_t low, std::int64_t high, Integer* target) {
+Status read_integer(const PlainJson& json, const char* key, std::int64_t low, std::int64_t high,
+                    Integer* target) {
   if (!json.contains(key)) return {};
   const bool whole = json[key].is_number_integer() &&
                      (!json[key].is_number_unsigned() || json[key].get<std::uint64_t>() <= INT64_MAX);
@@ -80,7 +81,7 @@ Status read_integer(const Json& json, const char* key, std::int64_t low, std::in
   return {};
 }
 
-Status read_prompt(const Json& json, bool chat, TextRequest* request) {
+Status read_prompt(const PlainJson& json, bool chat, TextRequest* request) {
   const int sources = static_cast<int>(json.contains("prompt")) + static_cast<int>(json.contains("ids")) +
                       static_cast<int>(json.contains("messages"));
   if (sources != 1) return bad_input("give exactly one of \"prompt\", \"ids\" and \"messages\"");
@@ -93,7 +94,7 @@ Status read_prompt(const Json& json, bool chat, TextRequest* request) {
   if (json.contains("ids")) {
     if (chat) return bad_input("--chat needs text: give \"prompt\" or \"messages\" instead of \"ids\"");
     if (!json["ids"].is_array()) return bad_input("\"ids\" is not an array");
-    for (const Json& id : json["ids"]) {
+    for (const PlainJson& id : json["ids"]) {
       if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() > INT32_MAX) {
         return bad_input("\"ids\" holds something that is not a token id");
       }
@@ -103,7 +104,7 @@ Status read_prompt(const Json& json, bool chat, TextRequest* request) {
   }
   if (!json["messages"].is_array() || json["messages"].empty())
     return bad_input("\"messages\" is not an array of messages");
-  for (const Json& message : json["messages"]) {
+  for (const PlainJson& message : json["messages"]) {
     const bool fine = message.is_object() && message.contains("role") && message["role"].is_string() &&
                       message.contains("content") && message["content"].is_string();
     if (!fine) return bad_input("a message needs a \"role\" and a \"content\", both strings");
@@ -112,19 +113,19 @@ Status read_prompt(const Json& json, bool chat, TextRequest* request) {
   return {};
 }
 
-Status read_stop(const Json& json, TextRequest* request) {
+Status read_stop(const PlainJson& json, TextRequest* request) {
   if (!json.contains("stop")) return {};
-  const Json list = json["stop"].is_string() ? Json::array({json["stop"]}) : json["stop"];
+  const PlainJson list = json["stop"].is_string() ? PlainJson::array({json["stop"]}) : json["stop"];
   if (!list.is_array()) return bad_input("\"stop\" is not a string or an array of strings");
   request->stop.clear();
-  for (const Json& stop : list) {
+  for (const PlainJson& stop : list) {
     if (!stop.is_string()) return bad_input("\"stop\" holds something that is not a string");
     request->stop.push_back(stop.get<std::string>());
   }
   return {};
 }
 
-Status read_logit_bias(const Json& json, TextRequest* request) {
+Status read_logit_bias(const PlainJson& json, TextRequest* request) {
   if (!json.contains("logit_bias")) return {};
   if (!json["logit_bias"].is_object())
     return bad_input("\"logit_bias\" is not an object of token ids and numbers");
@@ -140,7 +141,7 @@ Status read_logit_bias(const Json& json, TextRequest* request) {
 }
 
 // How a request is served, rather than what it asks.
-Status read_service(const Json& json, TextRequest* request) {
+Status read_service(const PlainJson& json, TextRequest* request) {
   QUIRE_TRY_STATUS(read_integer(json, "priority", 0, 63, &request->priority));
   QUIRE_TRY_STATUS(read_number(json, "deadline_s", 0, kLongestWait, &request->deadline_s));
   if (!json.contains("cache_salt")) return {};

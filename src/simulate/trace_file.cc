@@ -13,7 +13,7 @@
 namespace quire::simulate {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr std::size_t kLineBytesMax = 64u << 20;
 constexpr std::size_t kRequestsMax = 1u << 26;
@@ -27,13 +27,13 @@ constexpr std::array<std::string_view, 11> kOwnKeys = {
 constexpr std::array<std::string_view, 4> kMooncakeKeys = {"timestamp", "input_length", "output_length",
                                                            "hash_ids"};
 
-Result<Json> parse_line(std::string_view line) {
+Result<PlainJson> parse_line(std::string_view line) {
   if (line.size() > kLineBytesMax)
     return bad_input(fmt::format("{} bytes are over the limit of {}", line.size(), kLineBytesMax));
   int deepest = 0;
-  Json json = Json::parse(
+  PlainJson json = PlainJson::parse(
       line.begin(), line.end(),
-      [&deepest](int depth, Json::parse_event_t, Json&) {
+      [&deepest](int depth, PlainJson::parse_event_t, PlainJson&) {
         deepest = std::max(deepest, depth);
         return depth <= kDepthMax;
       },
@@ -44,7 +44,7 @@ Result<Json> parse_line(std::string_view line) {
   return json;
 }
 
-Status check_keys(const Json& json, std::span<const std::string_view> known) {
+Status check_keys(const PlainJson& json, std::span<const std::string_view> known) {
   for (const auto& item : json.items()) {
     if (std::find(known.begin(), known.end(), item.key()) == known.end())
       return bad_input(fmt::format("unknown key \"{}\"{}", item.key(), did_you_mean(item.key(), known)));
@@ -53,7 +53,8 @@ Status check_keys(const Json& json, std::span<const std::string_view> known) {
 }
 
 // A whole number in [low, high].
-Result<std::int64_t> whole(const Json& value, std::string_view what, std::int64_t low, std::int64_t high) {
+Result<std::int64_t> whole(const PlainJson& value, std::string_view what, std::int64_t low,
+                           std::int64_t high) {
   const bool fine =
       value.is_number_integer() && (!value.is_number_unsigned() || value.get<std::uint64_t>() <= INT64_MAX);
   if (!fine) return bad_input(fmt::format("{} is not a whole number", what));
@@ -63,13 +64,13 @@ Result<std::int64_t> whole(const Json& value, std::string_view what, std::int64_
   return number;
 }
 
-Result<std::int64_t> whole_or(const Json& json, const char* key, std::int64_t standard, std::int64_t low,
+Result<std::int64_t> whole_or(const PlainJson& json, const char* key, std::int64_t standard, std::int64_t low,
                               std::int64_t high) {
   if (!json.contains(key)) return standard;
   return whole(json[key], fmt::format("\"{}\"", key), low, high);
 }
 
-Result<double> number_or(const Json& json, const char* key, double standard) {
+Result<double> number_or(const PlainJson& json, const char* key, double standard) {
   if (!json.contains(key)) return standard;
   const bool fine =
       json[key].is_number() && json[key].get<double>() >= 0.0 && json[key].get<double>() <= 1e12;
@@ -77,7 +78,7 @@ Result<double> number_or(const Json& json, const char* key, double standard) {
   return json[key].get<double>();
 }
 
-Status read_mooncake(const Json& json, Trace& trace) {
+Status read_mooncake(const PlainJson& json, Trace& trace) {
   QUIRE_TRY_STATUS(check_keys(json, kMooncakeKeys));
   for (const std::string_view key : kMooncakeKeys)
     if (!json.contains(key)) return bad_input(fmt::format("\"{}\" is missing", key));
@@ -94,7 +95,7 @@ Status read_mooncake(const Json& json, Trace& trace) {
     return bad_input(fmt::format("{} hash ids for {} tokens: blocks of {} make {}", json["hash_ids"].size(),
                                  input, kMooncakeBlock, blocks));
   std::vector<Segment> prompt;
-  for (const Json& id : json["hash_ids"]) {
+  for (const PlainJson& id : json["hash_ids"]) {
     QUIRE_TRY(content, whole(id, "a hash id", 0, static_cast<std::int64_t>(kContentMax)));
     const std::int64_t left = input - std::ssize(prompt) * kMooncakeBlock;
     prompt.push_back({static_cast<std::uint64_t>(content),
@@ -104,22 +105,22 @@ Status read_mooncake(const Json& json, Trace& trace) {
   return {};
 }
 
-Result<std::vector<Segment>> read_ids(const Json& ids, Trace& trace) {
+Result<std::vector<Segment>> read_ids(const PlainJson& ids, Trace& trace) {
   if (!ids.is_array() || ids.empty()) return bad_input("\"ids\" is not an array of token ids");
   std::vector<std::int32_t> tokens;
   tokens.reserve(ids.size());
-  for (const Json& id : ids) {
+  for (const PlainJson& id : ids) {
     QUIRE_TRY(token, whole(id, "a token id", 0, INT32_MAX));
     tokens.push_back(static_cast<std::int32_t>(token));
   }
   return std::vector<Segment>{{add_literal(trace, tokens), static_cast<std::int32_t>(tokens.size())}};
 }
 
-Result<std::vector<Segment>> read_segments(const Json& list) {
+Result<std::vector<Segment>> read_segments(const PlainJson& list) {
   if (!list.is_array()) return bad_input("\"prompt\" is not an array of [content, tokens]");
   std::vector<Segment> prompt;
   std::int64_t sum = 0;
-  for (const Json& pair : list) {
+  for (const PlainJson& pair : list) {
     if (!pair.is_array() || pair.size() != 2)
       return bad_input("\"prompt\" holds what is not [content, tokens]");
     QUIRE_TRY(content, whole(pair[0], "a content", 0, static_cast<std::int64_t>(kContentMax)));
@@ -132,7 +133,7 @@ Result<std::vector<Segment>> read_segments(const Json& list) {
   return prompt;
 }
 
-Status read_own(const Json& json, Trace& trace) {
+Status read_own(const PlainJson& json, Trace& trace) {
   QUIRE_TRY_STATUS(check_keys(json, kOwnKeys));
   if (json.contains("prompt") == json.contains("ids"))
     return bad_input("give \"prompt\" as [[content, tokens], ...] or \"ids\", one of the two");

@@ -9,24 +9,26 @@
 namespace quire::server::bench {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 // The member when `json` is an object that has it, else null.
-const Json& member(const Json& json, const char* name) {
-  static const Json kNull;
+const PlainJson& member(const PlainJson& json, const char* name) {
+  static const PlainJson kNull;
   if (!json.is_object()) return kNull;
   const auto found = json.find(name);
   return found == json.end() ? kNull : *found;
 }
 
-std::int64_t number(const Json& json) { return json.is_number() ? json.get<std::int64_t>() : 0; }
+std::int64_t number(const PlainJson& json) { return json.is_number() ? json.get<std::int64_t>() : 0; }
 
-bool is_text(const Json& json) { return json.is_string() && !json.get_ref<const std::string&>().empty(); }
+bool is_text(const PlainJson& json) {
+  return json.is_string() && !json.get_ref<const std::string&>().empty();
+}
 
-bool has_text(const Json& choice) {
+bool has_text(const PlainJson& choice) {
   if (is_text(member(choice, "text"))) return true;
-  const Json& delta = member(choice, "delta");
-  const Json& calls = member(delta, "tool_calls");
+  const PlainJson& delta = member(choice, "delta");
+  const PlainJson& calls = member(delta, "tool_calls");
   return is_text(member(delta, "content")) || is_text(member(delta, "reasoning_content")) ||
          (calls.is_array() && !calls.empty());
 }
@@ -68,19 +70,19 @@ Result<StreamEvent> parse_event(std::string_view data) {
     event.done = true;
     return event;
   }
-  const Json json = Json::parse(data, nullptr, false);
+  const PlainJson json = PlainJson::parse(data, nullptr, false);
   if (!json.is_object()) return bad_input(fmt::format("an event is no JSON object: {}", data.substr(0, 100)));
-  if (const Json& error = member(json, "error"); !error.is_null()) {
-    const Json& message = member(error, "message");
+  if (const PlainJson& error = member(json, "error"); !error.is_null()) {
+    const PlainJson& message = member(error, "message");
     event.error = message.is_string() ? message.get<std::string>() : json_text(error);
     return event;
   }
-  const Json& choices = member(json, "choices");
+  const PlainJson& choices = member(json, "choices");
   if (choices.is_array() && !choices.empty()) {
     event.has_text = has_text(choices[0]);
     event.finished = member(choices[0], "finish_reason").is_string();
   }
-  if (const Json& usage = member(json, "usage"); usage.is_object()) {
+  if (const PlainJson& usage = member(json, "usage"); usage.is_object()) {
     event.usage = Usage{number(member(usage, "prompt_tokens")), number(member(usage, "completion_tokens")),
                         number(member(member(usage, "prompt_tokens_details"), "cached_tokens"))};
   }
