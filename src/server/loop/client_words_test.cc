@@ -63,7 +63,8 @@ TEST(ClientWords, OfARealSession) {
   EXPECT_NE(said[3].find("an answer's form needs a tokenizer"), std::string::npos) << said[3];
   EXPECT_NE(said[4].find("new tokens or fewer, or give the KV cache more memory"), std::string::npos)
       << said[4];
-  EXPECT_NE(said[5].find("over the context of 80: raise the limit or shorten it by 1"), std::string::npos) << said[5];
+  EXPECT_NE(said[5].find("over the context of 80: raise the limit or shorten it by 1"), std::string::npos)
+      << said[5];
   // Files that are there and cannot be read or understood.
   std::ofstream(folder / "tokenizer.json") << "{";
   fs::create_directories(folder / "chat_template.jinja");
