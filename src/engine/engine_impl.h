@@ -41,8 +41,9 @@ class EngineImpl final : public Engine {
   std::vector<std::string> audit() override;
 
   // For `bench step`: prompt chunks advance lengths and tables but compute nothing, so a long context costs
-  // no prefill. What such a sequence samples first is token 0.
-  void pretend_prefill(bool pretend) { pretend_prefill_ = pretend; }
+  // no prefill. What such a sequence samples first is token 0. A build that checks computes them all the
+  // same: its memory is no number until it is written.
+  void pretend_prefill(bool pretend) { pretend_prefill_ = pretend && !kPoison; }
   // What a decode step must read of the weights: all but an embedding table that is only looked up.
   std::int64_t weight_bytes() const;
   std::int64_t kv_bytes_per_token() const;
