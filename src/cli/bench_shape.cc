@@ -6,6 +6,7 @@
 #include <array>
 
 #include "attention/other_names.h"
+#include "base/key_values.h"
 #include "base/nearest.h"
 #include "base/result.h"
 #include "base/text.h"
@@ -80,20 +81,9 @@ Status append_page_sizes(std::string_view text, std::vector<int>* sizes) {
 
 Result<attention::bench::Shape> parse_bench_shape(const std::string& text) {
   attention::bench::Shape shape;
-  std::string_view rest = text;
-  std::vector<std::string_view> keys;
-  while (!rest.empty()) {
-    const std::string_view part = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), part.size() + 1));
-    const std::size_t equals = part.find('=');
-    if (equals == std::string_view::npos)
-      return bad_input(fmt::format("--shape: '{}' is not key=value, as in batch=8", part));
-    const std::string_view key = part.substr(0, equals);
-    if (std::find(keys.begin(), keys.end(), key) != keys.end())
-      return bad_input(fmt::format("--shape: {} is given twice: leave out one", key));
-    keys.push_back(key);
-    QUIRE_TRY_STATUS(set_part(key, part.substr(equals + 1), &shape));
-  }
+  QUIRE_TRY_STATUS(each_key_value(
+      text, "--shape", "key=value, as in batch=8",
+      [&](std::string_view key, std::string_view value) { return set_part(key, value, &shape); }));
   if (shape.q_heads % shape.kv_heads != 0) {
     return bad_input(
         fmt::format("--shape: {} query heads are no multiple of {} KV heads", shape.q_heads, shape.kv_heads));
@@ -110,11 +100,7 @@ std::vector<std::string> default_bench_shapes() {
 }
 
 void add_page_sizes(Settings& settings, std::vector<int>* target) {
-  const auto shown = [target] {
-    std::string text;
-    for (const int size : *target) text += (text.empty() ? "" : ",") + std::to_string(size);
-    return text;
-  };
+  const auto shown = [target] { return fmt::format("{}", fmt::join(*target, ",")); };
   settings.add({.name = "page-size",
                 .group = kEngineGroup,
                 .value_name = "N,...",

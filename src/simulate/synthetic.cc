@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/key_values.h"
 #include "base/nearest.h"
 #include "base/text.h"
 #include "simulate/random.h"
@@ -219,20 +220,9 @@ Result<SyntheticSpec> parse_synthetic(const std::string& text) {
                     "KIND or KIND:key=value,...",
                     kind));
   spec.kind = found->second;
-  std::string_view rest = view.substr(std::min(view.size(), kind.size() + 1));
-  std::vector<std::string_view> keys;
-  while (!rest.empty()) {
-    const std::string_view item = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
-    const std::size_t equals = item.find('=');
-    if (equals == std::string_view::npos)
-      return bad_input(fmt::format("--synthetic: '{}' is not key=value", item));
-    const std::string_view key = item.substr(0, equals);
-    if (std::find(keys.begin(), keys.end(), key) != keys.end())
-      return bad_input(fmt::format("--synthetic: {} is given twice: leave out one", key));
-    keys.push_back(key);
-    QUIRE_TRY_STATUS(set_key(spec, key, item.substr(equals + 1)));
-  }
+  QUIRE_TRY_STATUS(each_key_value(
+      view.substr(std::min(view.size(), kind.size() + 1)), "--synthetic", "key=value",
+      [&](std::string_view key, std::string_view value) { return set_key(spec, key, value); }));
   return spec;
 }
 
