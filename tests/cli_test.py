@@ -574,6 +574,8 @@ class Refusals(unittest.TestCase):
                          "mix:requests=5")
             self.refused(2, "--batch: .*(1 to 1024|not a whole number)", "bench", "step", model("llama"), "--batch",
                          wrong.replace("257", "1025"))
+        for wrong in ("1,,2", "1,", ",1"):
+            self.refused(2, "--batch: '' is not a whole number", "bench", "step", model("llama"), "--batch", wrong)
         self.refused(2, "--chunk: 65537 is outside 1 to 65536", "bench", "step", model("llama"), "--chunk", 65537)
         self.refused(2, "--context: 1 is outside 2", "bench", "step", model("llama"), "--context", 1)
 

@@ -4,10 +4,38 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/result.h"
 #include "base/text.h"
 #include "cli/settings.h"
 
 namespace quire::cli {
+namespace {
+
+// A check of our own: CLI::Range takes nan, which no comparison tells, and an empty text for 0.
+template <class Number>
+auto within(Number low, Number high, const char* kind) {
+  return [=](const std::string& value) {
+    Number number{};
+    if (!parse_number(value, &number)) return fmt::format("'{}' is not a {}", value, kind);
+    if (number >= low && number <= high) return std::string();
+    return fmt::format("{} is outside {} to {}", value, low, high);
+  };
+}
+
+// "1,2,3": CLI11's own lists drop an empty element.
+Result<std::vector<int>> numbers_of(const std::string& text, int low, int high) {
+  std::vector<int> numbers;
+  for (std::size_t at = 0, end = 0; end != std::string::npos; at = end + 1) {
+    end = text.find(',', at);
+    const std::string part = text.substr(at, end - at);
+    if (const std::string problem = within(low, high, "whole number")(part); !problem.empty())
+      return bad_input(problem);
+    parse_number(part, &numbers.emplace_back());
+  }
+  return numbers;
+}
+
+}  // namespace
 
 void refuse_empty(CLI::Option* option) {
   // CLI11 says the option's name before it.
@@ -78,29 +106,29 @@ Flags& Flags::number(const char* name, std::uint64_t* target, const char* help) 
 }
 
 Flags& Flags::number(const char* name, double* target, double low, double high, const char* help) {
-  // CLI::Range takes nan, which no comparison tells.
-  const auto within = [low, high](const std::string& value) {
-    double number = 0.0;
-    if (!parse_number(value, &number)) return fmt::format("'{}' is not a number", value);
-    if (number >= low && number <= high) return std::string();
-    return fmt::format("{} is outside {} to {}", value, low, high);
-  };
   CLI::Option* option = app_->add_option(name, *target, help);
   refuse_empty(option);
-  option->check(within)->type_name("X");
+  option->check(within(low, high, "number"))->type_name("X");
   if (*target != 0.0) option->capture_default_str();
   return *this;
 }
 
 Flags& Flags::list(const char* name, std::vector<int>* target, int low, int high, const char* help) {
-  // Its own parsing of the text: CLI11 takes an empty one for 0.
-  const auto within = [low, high](const std::string& value) {
-    int number = 0;
-    if (!parse_number(value, &number)) return fmt::format("'{}' is not a whole number", value);
-    if (number >= low && number <= high) return std::string();
-    return fmt::format("{} is outside {} to {}", value, low, high);
+  const auto check = [=](const std::string& text) {
+    const auto numbers = numbers_of(text, low, high);
+    return numbers.ok() ? std::string() : numbers.error().message;
   };
-  app_->add_option(name, *target, help)->check(within)->delimiter(',')->type_name("N");
+  const auto set = [=](const std::vector<std::string>& texts) {
+    target->clear();
+    for (const std::string& text : texts) {
+      const auto numbers = numbers_of(text, low, high);
+      target->insert(target->end(), numbers->begin(), numbers->end());
+    }
+  };
+  app_->add_option_function<std::vector<std::string>>(name, set, help)
+      ->check(check)
+      ->allow_extra_args(false)
+      ->type_name("N,...");
   return *this;
 }
 
