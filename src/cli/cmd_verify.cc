@@ -89,9 +89,7 @@ Status read_share(const std::string& text, conformance::VerifyOptions& options) 
 // A row that another device has: why it is not to be had here, or how.
 Status check_backend(const VerifyFlags& flags, platform::Kind kind) {
   const auto has = [&flags](platform::Kind of) {
-    const std::span<const attention::Backend> rows = attention::backends(of);
-    return std::any_of(rows.begin(), rows.end(),
-                       [&flags](const attention::Backend& row) { return row.name == flags.backend; });
+    return attention::find_backend(attention::backends(of), flags.backend) != nullptr;
   };
   const platform::Kind other = kind == platform::Kind::cpu ? platform::Kind::cuda : platform::Kind::cpu;
   if (flags.backend.empty() || has(kind) || !has(other)) return {};

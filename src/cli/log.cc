@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "engine/ledger.h"
 
 namespace quire::cli {
@@ -30,6 +31,8 @@ void add_log_settings(Settings& settings, LogOptions* options) {
 
 namespace {
 
+constexpr const char* kJsonPattern = R"({"time":"%Y-%m-%dT%H:%M:%S.%e","level":"%l","message":"%v"})";
+
 bool json_lines = false;
 
 }  // namespace
@@ -39,19 +42,19 @@ void set_up_log(const LogOptions& options) {
   auto logger = std::make_shared<spdlog::logger>("quire", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_level(spdlog::level::from_str(options.level));
   // Messages of ours hold no quotes or control characters, so the JSON pattern needs no escaping.
-  logger->set_pattern(json_lines ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e","level":"%l","message":"%v"})"
-                                 : "%H:%M:%S.%e %l: %v");
+  logger->set_pattern(json_lines ? kJsonPattern : "%H:%M:%S.%e %l: %v");
   spdlog::set_default_logger(logger);
 }
 
 void announce(std::string_view line, std::string_view level) {
   if (json_lines) {
-    // As the pattern above has it, but this may hold anything.
-    spdlog::pattern_formatter time("%Y-%m-%dT%H:%M:%S.%e", spdlog::pattern_time_type::local, "");
-    spdlog::memory_buf_t now;
-    time.format(spdlog::details::log_msg("", spdlog::level::info, ""), now);
-    nlohmann::ordered_json json{{"time", fmt::to_string(now)}, {"level", level}, {"message", line}};
-    fmt::print(stderr, "{}\n", json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    // This may hold anything, and is heard whatever the level: past the logger.
+    const std::string escaped = json_text(nlohmann::json(line));
+    const std::string_view inside(escaped.data() + 1, escaped.size() - 2);
+    spdlog::memory_buf_t out;
+    spdlog::pattern_formatter(kJsonPattern)
+        .format(spdlog::details::log_msg("", spdlog::level::from_str(std::string(level)), inside), out);
+    fmt::print(stderr, "{}", fmt::to_string(out));
   } else {
     fmt::print(stderr, "quire: {}\n", line);
   }

@@ -73,8 +73,7 @@ class Needs {
               }));
       return bad_input(
           fmt::format("a batch of {} at a context of {} reaches {} tokens in the steps before and with the "
-                      "{} measured ones, "
-                      "and {}: use {}{}",
+                      "{} measured ones, and {}: use {}{}",
                       batch_, context_, needed, request_.steps, whose,
                       join(ways, "fewer --steps and a smaller --batch"), larger));
     }

@@ -26,8 +26,7 @@ Status all_decoded(const EngineImpl& engine, const std::vector<Output>& outputs,
   if (rows == static_cast<std::size_t>(batch)) return {};
   return no_resources(
       fmt::format("a step decoded {} sequences and not the batch of {}, so it is no measurement of it ({} "
-                  "retractions): use "
-                  "more --kv-memory or a smaller --batch",
+                  "retractions): use more --kv-memory or a smaller --batch",
                   rows, batch, engine.stats().retractions));
 }
 
@@ -160,7 +159,6 @@ Result<std::vector<BenchStepCell>> bench_step(const std::string& model, Options 
                                               const BenchStepRequest& request) {
   options.prefix_cache = "off";
   QUIRE_TRY_STATUS(provide(model, request, options));
-  options.prefix_cache = "off";
   QUIRE_TRY(engine, EngineImpl::open(model, options));
   std::vector<BenchStepCell> cells;
   for (const std::int32_t context : request.contexts) {

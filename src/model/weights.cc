@@ -424,8 +424,7 @@ std::vector<std::string> notes_of(const ModelSpec& spec, const checkpoint::Check
   if (!options.dummy && has_unread_head(spec, checkpoint))
     notes.emplace_back(
         "lm_head.weight is not the embedding and not read: tie_word_embeddings makes the embedding the "
-        "output "
-        "matrix");
+        "output matrix");
   if (options.dummy) notes.push_back(fmt::format("random {} weights, seed {}", type, options.dummy_seed));
   for (const auto& [stored, count] : binder.converted_matrices()) {
     notes.push_back(

@@ -236,10 +236,8 @@ Status Judge::check_room(const Logical& l) const {
   if (Reserved::possible(bytes)) return {};
   return no_resources(fmt::format(
       "{:.1f} GiB of address space (next to no memory) are needed at a time and the system refuses them: "
-      "lift "
-      "this process's limit (ulimit -v unlimited), or allow overcommitting where sysctl vm.overcommit_memory "
-      "is "
-      "2; the case is {}",
+      "lift this process's limit (ulimit -v unlimited), or allow overcommitting where sysctl "
+      "vm.overcommit_memory is 2; the case is {}",
       static_cast<double>(bytes) / static_cast<double>(std::int64_t{1} << 30), name_of(l.origin)));
 }
 
